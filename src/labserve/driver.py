@@ -8,10 +8,10 @@ this is `EngineCoreProc` (vllm/v1/engine/core.py): its input queue, and `run_bus
 The threads of a model, and what each does:
 
 - Triton's calls `execute`. It only fills the driver's queue (`DriverThread.put`), or it is itself the driver's.
-- The driver's decides, computes, answers and ends requests: nothing else changes one.
-- The writer's (observe/recorder.py) makes lines, texts and metrics of what has happened, beside the next step. Answers
-  do not go through it: a response that cannot be sent ends its request in the step that made it, and lab 02 has to
-  answer before `execute` gives the request back to Triton.
+- The driver's decides, computes and ends requests: nothing else changes one.
+- The writer's (observe/recorder.py) sends the answers, and makes lines, texts and metrics of what has happened: all of
+  it in the order in which the driver said so, beside the next step. Where Triton's thread is the driver's it sends the
+  answers itself, because they have to be there before `execute` gives the requests back.
 - The watchdog's (observe/watched_log.py) looks once a second whether a step still returns.
 """
 
@@ -37,7 +37,7 @@ from labsched.request import Request
 from labserve.guard import Guard
 from labserve.observe.recorder import Recorder
 from labserve.params import BadInput, Refusal
-from labserve.triton import respond
+from labserve.triton import send, text_response
 
 CLOSE = object()
 END_S = 10.0  # how long an unloaded model waits for its last step
@@ -57,34 +57,38 @@ class ServedRequest(Request):
     source: Any = None  # Triton's request
     streaming: bool = False
     scored: Any = None  # the source of its log probabilities (labserve/inflight/logprobs.py); None: it wants none
+    cut: bool = False  # a response could not be sent: its answer has ended with an error. The writer's
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        return self.end is not None
 
 
 class Answers:
     """How a kind of request is answered (vLLM: `OutputProcessor`, vllm/v1/engine/output_processor.py).
 
-    As it is, it sends nothing: the model's `execute` returns the answers (CodeGen). Each method may raise what sending
-    raises; that concerns its request alone.
+    As it is, with nothing: the model's `execute` returns the answers (CodeGen). An error concerns its request alone.
     """
 
     decoupled = True  # whether a request may have several responses, so that `execute` returns none
 
-    def stream(self, request: Any, tokens: Any) -> bool:
-        """Send what is new of an answer. Returns whether that was its final response."""
-        return False
+    def stream(self, request: Any, tokens: Any) -> Sequence[Any]:
+        """The responses with what is new of an answer. The last one of a request that has `finished` is its final."""
+        return ()
 
-    def last(self, request: Any) -> None:
-        """Send the final response of a request whose last token did not carry the final flag."""
+    def last(self, request: Any) -> Any:
+        """The final response of a request that has finished, and whose last token had no response; None for none."""
 
 
 class PieceAnswers(Answers):
     """A response for each piece of text that a step has made (`SlotRequest`)."""
 
-    def stream(self, request: Any, tokens: Any) -> bool:
-        respond(request.source, request.piece, last=request.finished, **request.outputs)
-        return bool(request.finished)
+    def stream(self, request: Any, tokens: Any) -> Sequence[Any]:
+        return [text_response(request.piece, **request.outputs)]
 
-    def last(self, request: Any) -> None:
-        respond(request.source, "", last=True)
+    def last(self, request: Any) -> Any:
+        return text_response("")
 
 
 class Driver:
@@ -117,17 +121,34 @@ class Driver:
         Without a plan it is the step that the scheduler has decided already.
         """
         step = self.scheduler.step(plan)
-        answered = set()  # have their final response
-        for request, tokens in step.produced:
-            try:
-                if self.answers.stream(request, tokens):
-                    answered.add(request)
-            except Exception as error:  # it cannot be sent: this request ends, and the others go on
-                self.scheduler.cancel(request, error)
-                step.finished.append(request)
+        answered = {request for request, tokens in step.produced if self.stream(request, tokens)}
         for request in step.finished:
             self.end(request, answer=request not in answered)
         self.recorder.record(step)
+
+    def stream(self, request: Any, tokens: Sequence[Any]) -> bool:
+        """Answer with new tokens. Returns whether that was the final response."""
+        try:
+            responses = self.answers.stream(request, tokens)
+            for place, response in enumerate(responses, 1):
+                self._send(request, response, final=request.finished and place == len(responses))
+        except Exception as error:  # this request ends, and the others go on
+            self._cut(request, error)
+            return True
+        return bool(responses) and bool(request.finished)
+
+    def _send(self, request: Any, response: Any, final: bool) -> None:
+        send(request.source, response, final)
+
+    def _refuse(self, request: Any, error: Exception) -> None:
+        """Answer a request with an error."""
+        self.guard.refuse(request.source, error)
+
+    def _cut(self, request: Any, error: Exception) -> None:
+        """End a request whose answer cannot be sent."""
+        self._refuse(request, error)
+        self.scheduler.cancel(request, error)
+        self.end(request, answer=False)
 
     def run(self, plan: StepPlan) -> None:
         """Compute a step as soon as the clock lets it. If it fails, its requests are as if they had not been there."""
@@ -156,9 +177,10 @@ class Driver:
         try:
             if request.error:
                 raise request.error
-            self.answers.last(request)
+            if response := self.answers.last(request):
+                self._send(request, response, final=True)
         except Exception as error:
-            self.guard.refuse(request.source, error)
+            self._refuse(request, error)
 
     def cancel(self, request: Any, error: Exception | None = None) -> None:
         """End a live request whose client does not want it any more; `error` is its last response, if any."""
@@ -198,6 +220,13 @@ class Tried(NamedTuple):
     request: Any
 
 
+class Unsent(NamedTuple):
+    """A response could not be sent: the writer has answered the request with the error."""
+
+    request: Any
+    error: Exception
+
+
 class DriverThread(Driver):
     """A driver in a thread of its own. Triton's thread only fills its queue (`put`).
 
@@ -229,8 +258,8 @@ class DriverThread(Driver):
         super().__init__(guard, scheduler, answers, recorder)
         self._read, self._gather_s, self._beside, self._forgiving = read, gather_s, beside, forgiving
         self.clients = Clients(scheduler, self.live, lambda request: self.cancel(request, Refusal(GONE)))
-        # The requests of an execution, or CLOSE or Tried alone; with the moment (monotonic seconds) at which Triton put
-        # them.
+        # The requests of an execution, or CLOSE, Tried or Unsent alone; with the moment (monotonic seconds) at which
+        # Triton put them.
         self._queue: queue.SimpleQueue[tuple[float, Sequence[Any]]] = queue.SimpleQueue()
         self._put = 0.0  # that moment for the request that is taken now
         self._rest: deque[Any] = deque()  # requests of the same execution that are not taken yet
@@ -280,7 +309,7 @@ class DriverThread(Driver):
             self._broken = error  # before the queue is emptied: what is put meanwhile is refused by `put`
             self._refuse_all(error)
             if not self._forgiving:
-                end_dead_server(f"{type(error).__name__}: {error}")
+                self._end_server(f"{type(error).__name__}: {error}")
 
     def step(self) -> None:
         """Plan, compute and answer one step, unless the clock holds it."""
@@ -304,11 +333,16 @@ class DriverThread(Driver):
         cause: BaseException | None = error
         while cause is not None:
             if any(words in str(cause) for words in LOST):
-                end_dead_server(str(cause).splitlines()[0])
+                self._end_server(str(cause).splitlines()[0])
                 break
             cause = cause.__cause__ or cause.__context__
         if self._failed_steps >= FAILED_STEPS and not self._forgiving:
-            end_dead_server(f"{self._failed_steps} steps in a row have failed")
+            self._end_server(f"{self._failed_steps} steps in a row have failed")
+
+    def _end_server(self, why: str) -> None:
+        """The engine is dead: end the server, when its requests have their answers."""
+        self.recorder.settle()
+        end_dead_server(why)
 
     def _hung(self, where: str) -> None:
         if not self._forgiving:
@@ -327,19 +361,42 @@ class DriverThread(Driver):
             request.error = error
             self._finish(request)
         self.live.clear()
-        self._refuse(self._rest, error)
+        self._refuse_sources(self._rest, error)
         self._refuse_queued(error)
 
     def _refuse_queued(self, error: Exception) -> None:
         """Refuse the requests that were not received."""
         with suppress(queue.Empty):
             while True:
-                self._refuse(self._queue.get_nowait()[1], error)
+                self._refuse_sources(self._queue.get_nowait()[1], error)
 
-    def _refuse(self, items: Iterable[Any], error: Exception) -> None:
+    def _refuse_sources(self, items: Iterable[Any], error: Exception) -> None:
         for item in items:
-            if item is not CLOSE and not isinstance(item, Tried):  # which has been refused
+            if item is not CLOSE and not isinstance(item, Tried | Unsent):  # which have been refused
                 self.guard.refuse(item, error)
+
+    # -- answers, which the writer sends ------------------------------------------------------------------------------
+
+    def _send(self, request: Any, response: Any, final: bool) -> None:
+        self.recorder.writer.call(self._deliver, request, response, final)
+
+    def _refuse(self, request: Any, error: Exception) -> None:
+        self.recorder.writer.call(self._deliver_error, request, error)
+
+    def _deliver(self, request: Any, response: Any, final: bool) -> None:
+        """In the writer's thread: send a response. If it fails, the client has the error, and the driver is told."""
+        if request.cut:
+            return
+        try:
+            send(request.source, response, final)
+        except Exception as error:
+            self._deliver_error(request, error)
+            self._queue.put((time.monotonic(), [Unsent(request, error)]))
+
+    def _deliver_error(self, request: Any, error: Exception) -> None:
+        if not request.cut:
+            request.cut = True
+            self.guard.refuse(request.source, error)
 
     # -- arrivals -----------------------------------------------------------------------------------------------------
 
@@ -388,6 +445,10 @@ class DriverThread(Driver):
 
         One whose grammar is being tried in another process comes here again, by the queue.
         """
+        if isinstance(item, Unsent):
+            if item.request in self.live:
+                self._cut(*item)
+            return
         request, source = item, item
         try:
             if isinstance(item, Tried):

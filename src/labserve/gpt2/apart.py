@@ -57,8 +57,7 @@ class Texts:
         guard, scheduler = Guard(args), SlotScheduler(self, count_slots(args))
         counters: dict[str, Value] = {"cached_tokens_total": 0, "moved_bytes_total": {"sent": 0, "fetched": 0}}
         self.recorder = Recorder(args, scheduler, lambda: tokenizer, {"waiting": 0, **counters})
-        self._answers = PieceAnswers()
-        self.driver = DriverThread(guard, scheduler, self._answers, self.recorder, self._read, forgiving=True)
+        self.driver = DriverThread(guard, scheduler, PieceAnswers(), self.recorder, self._read, forgiving=True)
         self._guard = guard
 
     def _read(self, request: Any, number: int) -> Sequence:
@@ -110,10 +109,7 @@ class Texts:
         """Send the first token, which is the other server's."""
         sequence.sampler.skip()
         sequence.piece = sequence.accept(token)
-        try:
-            self._answers.stream(sequence, [token])
-        except Exception as error:
-            sequence.fail(error)
+        self.driver.stream(sequence, [token])
 
     def tokens(self, batch: Batch[Sequence]) -> list[int]:
         return [len(sequence.ids) - sequence.cached for sequence in batch]

@@ -21,7 +21,7 @@ from labserve.observe.recorder import Recorder, note_in_force
 from labserve.params import read_single
 from labserve.text.logprobs import LOGPROBS, join_token_texts
 from labserve.text.prompts import find_tokenizer
-from labserve.triton import FINAL, decoupled, device, input_reader, model_parameters
+from labserve.triton import decoupled, device, input_reader, model_parameters, send
 from labserve.vllm.engine import VllmRequest, VllmScheduler
 
 CONTEXT = 8  # ids before a new one that a detokenizer may need
@@ -53,7 +53,7 @@ def read_request(source: Any, number: int, setup: Setup, guard: Guard) -> Served
     """The scheduler's request of one of Triton's. Raises BadInput, which names the input at fault."""
     read, scheduler = input_reader(source), setup.scheduler
     if read_single(read, "stop", False):
-        return Stop(source.request_id(), partial(send_tokens, source, [], [], last=True))
+        return Stop(source.request_id(), partial(send, source, token_response([], [], last=True), final=True))
     guard.check(source)
     vllm = isinstance(scheduler, VllmScheduler)
     id, kind = source.request_id() or f"#{number}", VllmRequest if vllm else ServedRequest
@@ -74,34 +74,30 @@ class TokenAnswers(Answers):
     def __init__(self, decoupled: bool) -> None:
         self.decoupled = decoupled
 
-    def stream(self, request: ServedRequest, tokens: Sequence[int]) -> bool:
-        """Send one response for each new token; the last one carries the final flag."""
+    def stream(self, request: ServedRequest, tokens: Sequence[int]) -> Sequence[Any]:
+        """One response for each new token."""
         if not (self.decoupled and request.streaming):
-            return False
-        ids = request.ids[-CONTEXT - len(tokens) :]
+            return ()
+        ids, responses = request.ids[-CONTEXT - len(tokens) :], []
         scored = request.scored.of(tokens) if request.scored else [""] * len(tokens)
         for index, (token, log_probs) in enumerate(zip(tokens, scored, strict=True), len(ids) - len(tokens)):
-            last = request.end is not None and index == len(ids) - 1
-            send_tokens(request.source, [token], ids[max(0, index - CONTEXT) : index], last, log_probs)
-        return request.end is not None
+            last = request.finished and index == len(ids) - 1
+            responses.append(token_response([token], ids[max(0, index - CONTEXT) : index], last, log_probs))
+        return responses
 
-    def last(self, request: ServedRequest) -> None:
+    def last(self, request: ServedRequest) -> Any:
         if request.end is End.CANCELLED:
-            send_tokens(request.source, [], [], last=False, final=True)
-            return
+            return token_response([], [], last=False)
         if self.decoupled and request.streaming:
-            send_tokens(request.source, [], [], last=True)
-            return
+            return token_response([], [], last=True)
         log_probs = join_token_texts(request.scored.of(request.output)) if request.scored else ""
-        send_tokens(request.source, request.ids, [], last=True, log_probs=log_probs)
+        return token_response(request.ids, [], last=True, log_probs=log_probs)
 
 
-def send_tokens(
-    source: Any, ids: Sequence[int], context: Sequence[int], last: bool, log_probs: str = "", final: bool = False
-) -> None:
-    """Send new tokens, and the tokens before them; the `last` response carries the final flag.
+def token_response(ids: Sequence[int], context: Sequence[int], last: bool, log_probs: str = "") -> Any:
+    """A response with new tokens, and the tokens before them.
 
-    A `final` response that is not the `last` of its answer tells the next model of an ensemble that the answer was cut.
+    A final response that is not the `last` of its answer tells the next model of an ensemble that the answer was cut.
     `log_probs` of the tokens are an output of their own, which is left out if they are empty.
     """
     tensors = [
@@ -111,7 +107,7 @@ def send_tokens(
     ]
     if log_probs:
         tensors.append(pb_utils.Tensor(LOGPROBS, np.array([[log_probs.encode()]], dtype=object)))
-    source.get_response_sender().send(pb_utils.InferenceResponse(tensors), FINAL if last or final else 0)
+    return pb_utils.InferenceResponse(tensors)
 
 
 def engine_recorder(args: dict[str, str], setup: Setup) -> Recorder:

@@ -28,7 +28,7 @@ from labserve.observe.watched_log import WatchedLog
 from labserve.text.detok import Detokenizer
 from labserve.triton import instance, parameter
 
-MOST_BEHIND = 64  # calls that wait for the writer at most: a further one waits
+MOST_BEHIND = 1024  # calls that wait for the writer at most: a further one waits
 FLUSH_S = 0.25  # from a change of a metric to its message to the server
 END_S = 10.0  # for what is left at the end
 MOST_TENANTS = 32  # by name on /metrics: clients choose the names, and each name makes a metric
@@ -38,8 +38,9 @@ EFFECTIVE = "effective.json"  # in the stack's run folder
 class Recorder:
     """Reads plans and steps and changes neither (vLLM: `StatLoggerManager`, vllm/v1/metrics/loggers.py).
 
-    Lines and metrics are made by a writer beside the next step, which does not wait for them. But while a clock holds
-    the model, they are written before the clock reports that the step is over. The texts, the tenants and the gauges
+    Lines and metrics are made by a writer beside the next step, which does not wait for them, and which sends a
+    driver's answers, too. But while a clock holds the model, all is written and sent before the clock reports that the
+    step is over. The texts, the tenants and the gauges
     belong to the writer's thread, all else to the thread that computes steps.
 
     Args:
@@ -88,7 +89,7 @@ class Recorder:
         first |= gauges or {}
         self._shown = set(first)
         self._gauges = Gauges(model, **first)
-        self._writer = Writer(self._gauges.flush)
+        self.writer = Writer(self._gauges.flush)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -102,23 +103,23 @@ class Recorder:
             came = {"arrived": round(now, 6), "waited": round(now - put, 6), "after": self._steps}
             self._came[request] = came
         life = self._gauges.life(request.source, now)  # read now: a request may be Triton's again later
-        self._writer.call(self._gauges.arrived, request.name, life)
+        self.writer.call(self._gauges.arrived, request.name, life)
 
     def ended(self, request: Any) -> None:
         """Note that a request has ended, and why. The next line says so, and then its name is free."""
         self._ended[request.name] = request.why
         if came := self._came.pop(request, None):
-            self._writer.call(self._note, request, came, self._steps, time.monotonic())
+            self.writer.call(self._note, request, came, self._steps, time.monotonic())
 
     def forget(self, request: Any) -> None:
         """Keep nothing of a request, in no line either."""
         self._came.pop(request, None)
         self._names.free(request.name)
-        self._writer.call(self._gone, request.name)
+        self.writer.call(self._gone, request.name)
 
     def count(self, **values: Value) -> None:
         """Add to counters of the model's own."""
-        self._writer.call(self._gauges.update, **values)
+        self.writer.call(self._gauges.update, **values)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -158,11 +159,11 @@ class Recorder:
 
     def settle(self) -> None:
         """Return when the log has all that was recorded."""
-        self._writer.settle()
+        self.writer.settle()
 
     def close(self) -> None:
         """Write what is left, and no more; the model is being unloaded."""
-        self._writer.close()
+        self.writer.close()
         self._gauges.close()
         self.log.close()
 
@@ -186,7 +187,7 @@ class Recorder:
             for request, made in zip(step.requests, step.made, strict=True):
                 ids = [*request.ids]
                 grown.append(GrownText(request.name, ids, len(ids) - len(request.output), made))
-        self._writer.call(self._write, step, kind, grown, pieces if grown else None, [*self._scheduler.waiting])
+        self.writer.call(self._write, step, kind, grown, pieces if grown else None, [*self._scheduler.waiting])
         for name in self._ended:
             self._names.free(name)
         self._ended = {}

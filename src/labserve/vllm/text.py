@@ -12,7 +12,7 @@ from labserve.guard import Guard
 from labserve.inflight.engine_driver import engine_recorder
 from labserve.inflight.engines import Setup
 from labserve.params import STRUCTURED, BadInput, Read, read_single, text
-from labserve.triton import FINAL, input_reader
+from labserve.triton import input_reader
 from labserve.vllm.engine import TextRequest, client_errors
 
 LONGEST = 2**20  # bytes of a prompt
@@ -57,14 +57,11 @@ def read_text_request(source: Any, encode: Callable[[str], list[int]]) -> TextRe
 class TextAnswers(Answers):
     """Answers with text: each step's piece, or all of it."""
 
-    def stream(self, request: TextRequest, tokens: Sequence[int]) -> bool:
-        if not request.streaming:
-            return False
-        request.source.get_response_sender().send(response(request), FINAL if request.end else 0)
-        return request.end is not None
+    def stream(self, request: TextRequest, tokens: Sequence[int]) -> Sequence[Any]:
+        return [response(request)] if request.streaming else ()
 
-    def last(self, request: TextRequest) -> None:
-        request.source.get_response_sender().send(response(request), FINAL)
+    def last(self, request: TextRequest) -> Any:
+        return response(request)
 
 
 def json_of(read: Read, source: Any) -> dict[str, Any]:

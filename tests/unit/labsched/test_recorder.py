@@ -64,7 +64,7 @@ def recorded(tmp_path: Path) -> Iterator[Made]:
 
 def flush(recorder: Recorder) -> None:
     """Return when the log has all lines, and the server all metrics."""
-    recorder._writer.call(recorder._gauges.flush)
+    recorder.writer.call(recorder._gauges.flush)
     recorder.settle()
 
 

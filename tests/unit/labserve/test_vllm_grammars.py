@@ -203,6 +203,7 @@ class Noted:
         self.put_at[request.id] = put
 
     def gave_up(self) -> None: ...
+    def settle(self) -> None: ...
 
 
 class Desk(DriverThread):
