@@ -13,7 +13,7 @@ from labserve.driver import Answers, Driver
 from labserve.guard import Guard, compute_together
 from labserve.model_shape import ModelShape
 from labserve.observe.recorder import Recorder
-from labserve.slot_scheduler import SlotScheduler
+from labserve.slot_scheduler import SlotEngine, SlotScheduler
 from labserve.text.prompts import find_tokenizer
 from labserve.triton import device, input_reader, parameter
 
@@ -89,8 +89,8 @@ class Rows:
         self.driver.close()
 
 
-class RowEngine:
-    """A decoder of batches behind a scheduler of slots (`labserve.slot_scheduler.SlotEngine`)."""
+class RowEngine(SlotEngine):
+    """A decoder of batches behind a scheduler of slots."""
 
     def __init__(self, decoder: batch_decoder.BatchDecoder) -> None:
         self.decoder = decoder
@@ -98,9 +98,6 @@ class RowEngine:
 
     def tokens(self, batch: Sequence[TextRow]) -> list[int]:
         return [1 if row.made else len(row.ids) for row in batch]
-
-    def join(self, request: TextRow) -> None:
-        pass
 
     def step(self, batch: Sequence[TextRow]) -> dict[str, Any]:
         rows = [*batch]
@@ -111,6 +108,3 @@ class RowEngine:
         self._places = {row: place for place, row in enumerate(rows)}
         advance(rows, logits)
         return {}
-
-    def release(self, request: TextRow) -> None:
-        pass

@@ -15,7 +15,7 @@ from labserve.guard import Guard
 from labserve.observe.gauges import Value
 from labserve.observe.recorder import Recorder
 from labserve.params import BadInput, read_single
-from labserve.slot_scheduler import SlotScheduler
+from labserve.slot_scheduler import SlotEngine, SlotScheduler
 from labserve.text.logprobs import LOGPROBS
 from labserve.triton import input_reader, parameter, text_of
 
@@ -34,8 +34,8 @@ class Transfer:
     cached: int = 0
 
 
-class Texts:
-    """The requests of a model instance, with their slots of the KV cache: what computes a step (`SlotEngine`).
+class Texts(SlotEngine):
+    """The requests of a model instance, with their slots of the KV cache: what computes a step.
 
     The parameters `step_ms` and `token_ms` pace it: a step takes the first, and the second for each token of a prompt,
     whatever this machine needs. `load_ms` and `load_mib_s` pace what is loaded from outside of the slots in the same

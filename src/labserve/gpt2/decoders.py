@@ -9,22 +9,17 @@ from labserve.gpt2.kvcache import KVCache, NewPrompt, Packed, SlotRun, causal
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
 from labserve.guard import compute_together
+from labserve.slot_scheduler import SlotEngine
 from labserve.text.logprobs import LOGPROBS, as_json, log_probs
 from labserve.text.sampling import choose
 
 
-class Decoder:
-    """What computes GPT-2's tokens, for a scheduler of slots (`labserve.slot_scheduler.SlotEngine`).
-
-    A model.py chooses the sequences of each step: any that run, in any order.
-    """
+class Decoder(SlotEngine):
+    """What computes GPT-2's tokens. A model.py chooses the sequences of each step: any that run, in any order."""
 
     def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
         """Scores of the next token of each sequence, [batch, vocab]."""
         raise NotImplementedError
-
-    def release(self, request: Sequence) -> None:
-        """Forget what is kept for a sequence; harmless when nothing is."""
 
     def describe(self) -> str:
         """How it works and what memory it may take, in one line."""
@@ -33,9 +28,6 @@ class Decoder:
     def tokens(self, batch: Batch[Sequence]) -> list[int]:
         """How many tokens the next step computes for each sequence."""
         return [len(sequence.ids) - sequence.cached for sequence in batch]
-
-    def join(self, request: Sequence) -> None:
-        """A sequence gets a slot: its memory is taken when it is computed."""
 
     def step(self, batch: Batch[Sequence]) -> dict[str, Any]:
         """One more token for each sequence, whose `piece` is the text that its answer carries (`Sequence.accept`).
