@@ -4,9 +4,8 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from labsched.kv_budget import VLLM_OVERHEAD
+from labsched.kv_budget import VLLM_OVERHEAD, KVBudget
 
 CPU_MIB = 1024  # of a KV cache
 
@@ -39,29 +38,31 @@ class ModelShape:
         return cls(int(config["vocab_size"]), context, 2 * layers * kv_heads * head_dim, end, head_dim)
 
 
-class CacheRoom(NamedTuple):
-    """The two upper bounds of a KV cache: as words of config.pbtxt have it, "" for no bound in tokens."""
+def kv_budget(
+    word: Callable[[str], str], shape: ModelShape, batch: int, device: str, token_bytes: int, block_size: int
+) -> KVBudget:
+    """The KV cache that a model may fill, by its configuration's words.
 
-    tokens: str
-    memory: int  # bytes
+    Without ``kv_cache_memory_mib``, a GPU gives what is free beside the weights, and no more than ``batch`` of the
+    model's longest sequences fill: a small model gets a small cache (doctor/gpu_memory.py counts alike).
 
-    @classmethod
-    def of(cls, word: Callable[[str], str], shape: ModelShape, batch: int, device: str) -> "CacheRoom":
-        """From a configuration's words.
+    Args:
+        word: a parameter of the model's config.pbtxt, "" if there is none.
+        device: "cpu" or "cuda:N".
+        token_bytes: of keys and values.
 
-        Without ``kv_cache_memory_mib``, a GPU gives what is free beside the weights, and no more than ``batch`` of the
-        model's longest sequences fill: a small model gets a small cache (doctor/gpu_memory.py counts alike).
-
-        Args:
-            device: "cpu" or "cuda:N".
-        """
-        bound, mib = word("max_tokens_in_paged_kv_cache"), word("kv_cache_memory_mib")
-        if mib or device == "cpu":
-            return cls(bound, int(mib or CPU_MIB) * 2**20)
+    Raises:
+        ValueError: it has no room for one block.
+    """
+    tokens, mib = word("max_tokens_in_paged_kv_cache"), word("kv_cache_memory_mib")
+    memory = int(mib or CPU_MIB) * 2**20
+    if not mib and device != "cpu":
         most = batch * shape.context
         weights = sum(map(_weights_bytes, filter(None, (word("gpt_model_path"), word("draft_model")))))
-        free = _free_bytes(device) - weights - VLLM_OVERHEAD
-        return cls(str(min(most, int(bound or most))), max(0, free))
+        tokens = str(min(most, int(tokens or most)))
+        memory = max(0, _free_bytes(device) - weights - VLLM_OVERHEAD)
+    share = word("kv_cache_free_gpu_mem_fraction")
+    return KVBudget.of(tokens, share, memory=memory, token_bytes=token_bytes, block_size=block_size)
 
 
 def _weights_bytes(folder: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from labsched.features import AUTO, Features, InForce
 from labsched.kv_budget import KVBudget
 from labserve.inflight.logprobs import LogProbs
-from labserve.model_shape import CacheRoom, ModelShape
+from labserve.model_shape import ModelShape, kv_budget
 
 ENGINES = {"openvino": "OpenVinoEngine", "transformers": "TransformersEngine"}
 
@@ -58,14 +58,7 @@ def open_engine(
         if draft.vocabulary != shape.vocabulary:
             raise ValueError(f"draft_model: it has {draft.vocabulary:,} tokens, the model {shape.vocabulary:,}")
         token_bytes += kind.token_bytes(draft, exact, device, stored)
-    room = CacheRoom.of(word, shape, batch, device)
-    kv = KVBudget.of(
-        room.tokens,
-        word("kv_cache_free_gpu_mem_fraction"),
-        memory=room.memory,
-        token_bytes=token_bytes,
-        block_size=module.BLOCK_SIZE,
-    )
+    kv = kv_budget(word, shape, batch, device, token_bytes, module.BLOCK_SIZE)
     where = {} if device == "cpu" else {"device": device}
     engine = kind(word("gpt_model_path"), kv, batch, exact, int(word("threads")), features, **where)
     engine.warm_up()
