@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_backend import RESCHEDULE, Request, Response
-from model_cases import CASES, STREAMS, Case, answered, ids, request, says_nothing_of_the_code, steps_of
+from model_cases import CASES, STREAMS, WAIT_S, Case, answered, ids, request, says_nothing_of_the_code, steps_of
 
 from labserve import driver
 from labserve.gpt2.running import PATIENCE_S
@@ -80,6 +80,51 @@ def test_fault_42_one_failing_send_ends_that_request_and_nobody_else_notices(
     later = request(case)
     finish(model, [later])
     assert not later.error
+
+
+def test_an_answer_that_lost_a_piece_ends_with_the_error_and_nothing_follows(load: Callable[[Case], Any]) -> None:
+    """One message fails, and the next ones would not: the answer has a hole, and must not end as a whole one."""
+    model = load(STREAMED)
+    asked = request(STREAMED, {"request_output_len": ids(9)})
+    send, sent = asked.send, list[str]()
+
+    def once(response: Response, flags: int = 0) -> None:
+        sent.append(response.error)
+        if len(sent) == 2:
+            raise RuntimeError("no room in /dev/shm/labs-x")
+        send(response, flags)
+
+    asked.send = once  # type: ignore[method-assign]
+    finish(model, [asked])
+    model.finalize()
+    assert len(asked.responses) == 2 and "internal error in" in asked.error
+    assert len(sent) == 3, "a token, the one that failed, and the error"
+
+
+def test_the_next_step_waits_for_no_message_of_an_answer(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, third = load(STREAMED), threading.Event()
+    engine, steps = model.driver.scheduler.engine, list[int]()
+    step = engine.step
+
+    def counted() -> None:
+        step()
+        steps.append(len(steps))
+        if len(steps) == 3:
+            third.set()
+
+    monkeypatch.setattr(engine, "step", counted)
+    asked = request(STREAMED, {"request_output_len": ids(9)})
+    send = asked.send
+
+    def late(response: Response, flags: int = 0) -> None:
+        assert third.wait(WAIT_S), "the engine stands still until the message is there"
+        send(response, flags)
+
+    asked.send = late  # type: ignore[method-assign]
+    finish(model, [asked])
+    assert not asked.error and len(asked.responses) == 9
 
 
 def test_a_waiting_request_whose_client_cannot_be_asked_after_is_answered(load: Callable[[Case], Any]) -> None:
