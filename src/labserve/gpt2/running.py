@@ -270,7 +270,8 @@ class IterativeRunning(Running):
     def step(self, batch: Batch[Sequence], waiting: Batch[Sequence] = ()) -> None:
         """One more token for each sequence of the batch; see :meth:`Running.step`. Those without a slot get one."""
         self._admit(batch)
-        super().step(batch, [sequence for sequence in self._here if sequence not in batch])
+        chosen = set(batch)
+        super().step(batch, [sequence for sequence in self._here if sequence not in chosen])
         now = self.recorder.clock.now()
         self._stamp = Stamp(now, self._stamp.free)
         self._busy = now - self._stamp.free
