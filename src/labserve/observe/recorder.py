@@ -38,10 +38,10 @@ EFFECTIVE = "effective.json"  # in the stack's run folder
 class Recorder:
     """Reads plans and steps and changes neither (vLLM: `StatLoggerManager`, vllm/v1/metrics/loggers.py).
 
-    Lines and metrics are made by a writer beside the next step, which does not wait for them, and which sends a
-    driver's answers, too. But while a clock holds the model, all is written and sent before the clock reports that the
-    step is over. The texts, the tenants and the gauges
-    belong to the writer's thread, all else to the thread that computes steps.
+    Lines and metrics are made by a writer beside the next step, which does not wait for them. The writer also sends a
+    driver's answers. But while a clock holds the model, all is written and sent before the clock reports that the step
+    is over. The texts, the tenants and the gauges belong to the writer's thread, all else to the thread that computes
+    steps.
 
     Args:
         args: those of Triton's `initialize`.
