@@ -85,8 +85,7 @@ def openvino(folder: str, precision: str) -> Once:
 
 def inflight(engine: str, folder: str, precision: str) -> Once:
     """``engine`` behind its scheduler, as ``tensorrt_llm`` has it; in fp32, or in the precision that it chooses."""
-    from labsched.request import Request
-    from labsched.sampling_options import Sampling
+    from labsched.request import Request, Sampling
     from labserve.inflight.setup import open_scheduler
 
     words = {

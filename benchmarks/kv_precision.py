@@ -77,7 +77,7 @@ def measure(folder: str, tokenizer: str, count: int, precision: str, answers: li
 
 def _answers(engine: Any, texts: list[list[int]], tokens: int) -> list[list[int]]:
     """Greedy answers, a few at a time."""
-    from labsched.sampling_options import Sampling
+    from labsched.request import Sampling
 
     found: list[list[int]] = []
     for first in range(0, len(texts), TOGETHER):

@@ -14,8 +14,8 @@ from labctl.listener import Silent
 from labctl.stack.session import Session
 from labkit.tables import format_table
 from labsched import recording, replay
+from labsched.lines import WORDS
 from labsched.recording import Arrival, Recording
-from labsched.request_log import WORDS
 
 PARTS = ("replay", "recordings", "seconds", "decisions")
 REPLAY_S = 3.0  # the target for ten recorded minutes

@@ -30,9 +30,9 @@ from labkit.errors import LabError
 from labkit.tables import format_table
 from labsched import answer, replay
 from labsched.figures import figures
+from labsched.lines import WORDS
 from labsched.recording import Arrival, Recording, SchedulerSettings
 from labsched.replay import ReplayResult
-from labsched.request_log import WORDS
 from labsched.slo import Slo
 from labsched.step import Step
 from labsched.steptime import Paced

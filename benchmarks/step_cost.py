@@ -101,14 +101,12 @@ class _Server:
     def __init__(self, size: int) -> None:
         from labserve.driver import DriverThread
         from labserve.guard import Guard
-        from labserve.inflight.engine_driver import engine_recorder
+        from labserve.inflight.engine_driver import TokenAnswers, engine_recorder
+        from labserve.inflight.engines import Setup
         from labserve.inflight.logprobs import LogProbs
-        from labserve.inflight.setup import AnySetup
-        from labserve.inflight.tokens import TokenAnswers
         from labserve.model_shape import ModelShape
         from labserve.vllm.counting import make_counted_vllm
         from labserve.vllm.settings import VllmSettings
-        from labserve.vllm.setup import VllmSetup
 
         self._size, self._folder = size, tempfile.TemporaryDirectory()
         tokens = size * (PROMPT + NEW + BLOCK)
@@ -127,7 +125,8 @@ class _Server:
 
         shape = ModelShape(vocabulary=32_000, context=PROMPT + NEW + BLOCK, token_values=1, head_dim=64)
         self.scheduler = make_counted_vllm(word, shape.context, shape.vocabulary)
-        setup: AnySetup = VllmSetup(shape, VllmSettings.of(word, shape), self.scheduler, LogProbs(word))
+        settings = VllmSettings.of(word, shape)
+        setup = Setup(self.scheduler, shape, settings.kv, settings.features, LogProbs(word), [], "")
         args = {
             "model_name": "tensorrt_llm",
             "model_instance_name": "tensorrt_llm_0_0",
@@ -136,7 +135,7 @@ class _Server:
             ),
         }
         guard = Guard(args)
-        answers, self.recorder = TokenAnswers(guard, False), engine_recorder(args, setup)
+        answers, self.recorder = TokenAnswers(False), engine_recorder(args, setup)
         self.driver = DriverThread(guard, self.scheduler, answers, self.recorder, read=lambda source, number: None)
         self._count = 0
         gc.collect()
@@ -144,7 +143,7 @@ class _Server:
 
     def submit(self) -> None:
         """All requests at once; each answers with as many tokens as it may have."""
-        from labsched.request import Request
+        from labserve.driver import ServedRequest
 
         for _ in range(self._size):
             source = SimpleNamespace(
@@ -154,7 +153,7 @@ class _Server:
                 trace=lambda: None,
             )
             self._count = number = self._count + 1
-            request = Request(f"{317590000 + number}", [number % 31_000 + 1] * PROMPT, NEW, number=number)
+            request = ServedRequest(f"{317590000 + number}", [number % 31_000 + 1] * PROMPT, NEW, number=number)
             request.source = source
             request.sampling = SimpleNamespace(tokens=[5] * NEW, word=False)  # type: ignore[assignment]
             self.driver.submit(request)

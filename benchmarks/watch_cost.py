@@ -23,7 +23,7 @@ from labserve.gpt2.decoders import CachedDecoder
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
 from labserve.observe.clock import StepClock
-from labserve.observe.texts import GrownText, StepTexts
+from labserve.observe.recorder import GrownText, StepTexts
 from labserve.observe.watched_log import WatchedLog
 from labserve.text.detok import Detokenizer
 from labserve.text.prompts import open_tokenizer
@@ -75,7 +75,7 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
         for kind in KINDS:
             os.environ["LABS_STEP_LOG"] = kind
             log = WatchedLog(run_dir, kind, "0_0")
-            writers[kind] = (log, StepTexts(log, lambda: tokenizer))
+            writers[kind] = (log, StepTexts(lambda: tokenizer))
         for _ in range(rounds):
             chance = random.Random(0)
             names = [str(n) for n in range(BATCH)]
@@ -100,7 +100,7 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
                 phase = "".join("p" if sequence.new else "d" for sequence in batch)
                 tokens = [len(sequence.ids) - sequence.cached for sequence in batch]
                 computing = time.perf_counter()
-                pieces = [piece for piece in decoder.step(batch) if isinstance(piece, str)]
+                pieces = decoder.step(batch)["texts"]
                 computed, ready = time.perf_counter(), time.thread_time()
                 clock.done(left=BATCH)
                 done = time.thread_time()
@@ -112,11 +112,12 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
                 for kind, (log, texts) in writers.items():
                     before = time.thread_time()
                     made = [1] * BATCH
-                    grown = [GrownText(name, s.ids, s.prompt, 1) for name, s in zip(names, batch, strict=True)]
+                    of_batch = zip(names, batch, strict=True)
+                    grown = [GrownText(name, s.ids, s.prompt, 1) for name, s in of_batch] if log.texts else []
                     log.write(
                         started,
                         names,
-                        rows=[seats.of(name) for name in names],
+                        rows=seats.places(names),
                         phase=phase,
                         tokens=tokens,
                         made=made,

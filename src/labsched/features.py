@@ -105,7 +105,7 @@ class Features:
         return cls(chunked, most, reuse, speculation, draft_tokens, draft, stored)
 
     def in_force(self, word: Callable[[str], str]) -> list[InForce]:
-        """For ``labserve.observe.effective``: what of these a model has in force."""
+        """For ``labserve.observe.recorder.note_in_force``: what of these a model has in force."""
         tokens = word("max_num_tokens")
         usual = "this engine's own" if self.chunked_context else "all that the model sees: a prompt goes in one piece"
         asked = word("enable_chunked_context").lower() or "true"

@@ -28,6 +28,16 @@ REQUIRED_WORDS = (  # without which there is no replay
     "speculation",
     "scheduling",
 )
+WORDS = (  # that a recording holds
+    "engine",
+    *REQUIRED_WORDS,
+    "pace",
+    "pace_shape",
+    "pace_table",
+    "pace_slower",
+    "async_scheduling",
+    "gather_microseconds",
+)
 NUMBERS = ("blocks", "block_size", "step_tokens", "context", "vocabulary")
 NUMBER_WORDS = ("max_num_sequences", "max_tokens_in_paged_kv_cache", "max_num_tokens")  # or empty
 MOST_DIGITS = 18

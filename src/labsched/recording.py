@@ -16,7 +16,7 @@ from labsched.step import Step
 from labsched.steplog import REQUEST
 from labsched.vllm import reader
 
-HASH_BYTES = 3  # labsched.request_log writes as many for each token
+HASH_BYTES = 3  # of each token; labserve/observe/recorder.py writes them
 CANCELLED = ("cancelled", "failed")
 
 

@@ -1,13 +1,41 @@
-"""A request as the scheduler knows it, and how it ended."""
+"""A request as the scheduler knows it, how its tokens are chosen, and how it ended."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from labsched.sampling_options import Sampling
-
 DEFAULT_PRIORITY = 2  # of 1, the most urgent, to MOST_PRIORITY
 MOST_PRIORITY = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How its tokens are chosen, in TensorRT-LLM's terms (vLLM: `SamplingParams`, vllm/sampling_params.py).
+
+    Without `end_id` a sequence runs to its limit.
+    """
+
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    min_length: int = 0
+    seed: int = 0
+    end_id: int | None = None
+
+    @property
+    def resumable(self) -> bool:
+        """Whether an engine that gets the answer so far as a prompt continues as if it had made the answer itself.
+
+        It does not know the state of the random generator, nor which tokens a penalty on the answer alone applies to.
+        """
+        return not self.sample and not self.presence_penalty
+
+    def after(self, made: int) -> "Sampling":
+        """The same for an answer that already has `made` tokens."""
+        return replace(self, min_length=max(0, self.min_length - made)) if made and self.min_length else self
 
 
 class End(Enum):
@@ -27,8 +55,6 @@ class Request:
     limit: int
     sampling: Sampling | None = None
     stop_words: list[list[int]] = field(default_factory=list)
-    streaming: bool = False
-    source: Any = None  # Triton's request
     output: list[int] = field(default_factory=list)
     end: End | None = None
     error: Exception | None = None
@@ -41,10 +67,6 @@ class Request:
     cached: int = 0  # leading tokens whose keys and values the engine has
     prefill: int = 0  # tokens that it joined the batch with: the engine's prompt
     joined: int = 0  # its place in the order of joining, from 1; 0: it is not in the engine
-    scored: Any = None  # the source of its log probabilities (labserve/inflight/logprobs.py); None: it wants none
-    schema: dict[str, Any] | None = None  # JSON schema of its text; vLLM only
-    grammar: Any = None  # the future result of trying the grammar of its answer (labserve/vllm/grammars.py)
-    asked: Any = None  # the outputs that a text request asked for, and got (labserve/vllm/text.py)
     found: int = 0  # tokens found in the cache when it was admitted
 
     def __post_init__(self) -> None:

@@ -21,13 +21,9 @@ class Slots:
         self._slot[key] = slot
         return slot
 
-    def of(self, key: object) -> int:
-        """The slot of `key`, or -1."""
-        return self._slot.get(key, -1)
-
     def places(self, keys: Sequence[object]) -> list[int]:
         """The slot of each key, or -1."""
-        return [self.of(key) for key in keys]
+        return [self._slot.get(key, -1) for key in keys]
 
     def free(self, key: object) -> None:
         """Take the slot of `key` back; harmless if it holds none."""

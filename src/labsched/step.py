@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 from labsched.request import Request
@@ -69,7 +70,7 @@ class Step:
 
     def logged(self) -> dict[str, Any]:
         """The fields of its line that do not differ from model to model."""
-        values = ((name, getattr(self, name)) for name in _IN_ORDER)
+        values = zip(_IN_ORDER, _values_of(self), strict=True)
         return {name: value for name, value in values if value or type(value) is int}
 
     @property
@@ -143,3 +144,4 @@ _TIMES = {"t", "dur", "batch"}
 _NOT_LOGGED = {"began", "over", "more", "busy", "requests", "finished"}
 _IN_ORDER = [one.name for one in fields(Step) if one.name not in _NOT_LOGGED]
 _LOGGED = {*_IN_ORDER}
+_values_of = attrgetter(*_IN_ORDER)

@@ -29,7 +29,7 @@ Alone = tuple[Any, Submit]  # a scheduler, and what puts a request into it
 
 def gpt2(word: Word) -> Alone:
     """Lab 02's decoder: waiting requests join at the next token, as in `iterative-gpt2`."""
-    from labserve.gpt2.decoders import CachedDecoder, Decoder, DecoderEngine, RecomputingDecoder
+    from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder
     from labserve.gpt2.model import GPT2
     from labserve.gpt2.sequences import Sequence
     from labserve.slot_scheduler import SlotScheduler
@@ -42,7 +42,7 @@ def gpt2(word: Word) -> Alone:
     slots = int(word("slots"))
     cached = word("kv_cache") == "true"
     decoder: Decoder = CachedDecoder(model, slots) if cached else RecomputingDecoder(model)
-    scheduler = SlotScheduler(DecoderEngine(decoder), slots)
+    scheduler = SlotScheduler(decoder, slots)
 
     def submit(number: int, ids: list[int], new: int) -> None:
         scheduler.submit(Sequence(list(ids), len(ids), len(ids) + new, None, Sampler(), Detokenizer(tokenizer)))
@@ -52,8 +52,7 @@ def gpt2(word: Word) -> Alone:
 
 def inflight(word: Word) -> Alone:
     """The engine of `tensorrt_llm` with its scheduler."""
-    from labsched.request import Request
-    from labsched.sampling_options import Sampling
+    from labsched.request import Request, Sampling
     from labserve.inflight.setup import open_scheduler
 
     scheduler = open_scheduler(word, "cpu").scheduler

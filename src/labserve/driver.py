@@ -4,31 +4,91 @@
 
 The scheduler decides and computes: labsched's, vLLM's (labserve/vllm/engine.py), or slots (slot_scheduler.py). In vLLM
 this is `EngineCoreProc` (vllm/v1/engine/core.py): its input queue, and `run_busy_loop`.
+
+The threads of a model, and what each does:
+
+- Triton's calls `execute`. It only fills the driver's queue (`DriverThread.put`), or it is itself the driver's.
+- The driver's decides, computes and ends requests: nothing else changes one.
+- The writer's (observe/recorder.py) sends the answers, and makes lines, texts and metrics of what has happened: all of
+  it in the order in which the driver said so, beside the next step. Where Triton's thread is the driver's it sends the
+  answers itself, because they have to be there before `execute` gives the requests back.
+- The watchdog's (observe/watched_log.py) looks once a second whether a step still returns.
 """
 
+import os
 import queue
+import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import triton_python_backend_utils as pb_utils
 
 from labsched.own import with_line
 from labsched.plan import StepPlan
 from labsched.policy import GATHER_S
-from labsched.step import Step
-from labserve.answers import Answers
-from labserve.clients import Clients
-from labserve.dead_engine import EngineFailures, end_dead_server
+from labsched.request import Request
 from labserve.guard import Guard
 from labserve.observe.recorder import Recorder
 from labserve.params import BadInput, Refusal
+from labserve.triton import send, text_response
 
 CLOSE = object()
 END_S = 10.0  # how long an unloaded model waits for its last step
 GONE = "the request was cancelled by its client"
+FAILED_STEPS = 5  # in a row
+# PyTorch's words and those of Triton, the compiler: after such an error, each later call of the process fails too.
+LOST = ("CUDA error", "Triton Error [CUDA]")
+ASK_S = 0.5  # seconds of a round of questions at least
+FEW = 16  # waiting requests that are asked about in a round
+MOST = 0.02  # share of the time for questions
+
+
+@dataclass(slots=True, eq=False)
+class ServedRequest(Request):
+    """A request of Triton's, as a scheduler with an engine takes it."""
+
+    source: Any = None  # Triton's request
+    streaming: bool = False
+    scored: Any = None  # the source of its log probabilities (labserve/inflight/logprobs.py); None: it wants none
+    cut: bool = False  # a response could not be sent: its answer has ended with an error. The writer's
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        return self.end is not None
+
+
+class Answers:
+    """How a kind of request is answered (vLLM: `OutputProcessor`, vllm/v1/engine/output_processor.py).
+
+    As it is, with nothing: the model's `execute` returns the answers (CodeGen). An error concerns its request alone.
+    """
+
+    decoupled = True  # whether a request may have several responses, so that `execute` returns none
+
+    def stream(self, request: Any, tokens: Any) -> Sequence[Any]:
+        """The responses with what is new of an answer. The last one of a request that has `finished` is its final."""
+        return ()
+
+    def last(self, request: Any) -> Any:
+        """The final response of a request that has finished, and whose last token had no response; None for none."""
+
+
+class PieceAnswers(Answers):
+    """A response for each piece of text that a step has made (`SlotRequest`)."""
+
+    def stream(self, request: Any, tokens: Any) -> Sequence[Any]:
+        return [text_response(request.piece, **request.outputs)]
+
+    def last(self, request: Any) -> Any:
+        return text_response("")
 
 
 class Driver:
@@ -36,7 +96,7 @@ class Driver:
 
     - `DriverThread`, in a thread of its own: labs 03 and 05 to 09.
     - Until no request is left, which is static batching: simple-gpt2 (gpt2/running.py), CodeGen (codegen/running.py).
-    - A step at each execution, when Triton schedules the requests again: lab 02 (gpt2/iterative.py).
+    - A step at each execution, when Triton schedules the requests again: lab 02 (gpt2/running.py).
 
     All of it belongs to one thread, or to the thread that holds a lock of the caller's.
     """
@@ -56,32 +116,71 @@ class Driver:
         self.recorder.arrived(request, time.monotonic() if put is None else put)
 
     def compute(self, plan: StepPlan | None = None) -> None:
-        """Compute a step; without a plan, the one that the scheduler has decided already."""
-        self.tell(self.scheduler.step(plan))
+        """Compute a step, answer with what it has made, end the requests that are done, and record it.
 
-    def tell(self, step: Step) -> None:
-        """Answer with what a step has made, end the requests that are done, and record the step."""
-        for request, tokens in step.produced:
-            try:
-                self.answers.stream(request, tokens)
-            except Exception as error:  # it cannot be sent: this request ends, and the others go on
-                self.scheduler.cancel(request, error)
-                step.finished.append(request)
+        Without a plan it is the step that the scheduler has decided already.
+        """
+        step = self.scheduler.step(plan)
+        answered = {request for request, tokens in step.produced if self.stream(request, tokens)}
         for request in step.finished:
-            self.end(request)
+            self.end(request, answer=request not in answered)
         self.recorder.record(step)
+
+    def stream(self, request: Any, tokens: Sequence[Any]) -> bool:
+        """Answer with new tokens. Returns whether that was the final response."""
+        try:
+            responses = self.answers.stream(request, tokens)
+            for place, response in enumerate(responses, 1):
+                self._send(request, response, final=request.finished and place == len(responses))
+        except Exception as error:  # this request ends, and the others go on
+            self._cut(request, error)
+            return True
+        return bool(responses) and bool(request.finished)
+
+    def _send(self, request: Any, response: Any, final: bool) -> None:
+        send(request.source, response, final)
+
+    def _refuse(self, request: Any, error: Exception) -> None:
+        """Answer a request with an error."""
+        self.guard.refuse(request.source, error)
+
+    def _cut(self, request: Any, error: Exception) -> None:
+        """End a request whose answer cannot be sent."""
+        self._refuse(request, error)
+        self.scheduler.cancel(request, error)
+        self.end(request, answer=False)
+
+    def run(self, plan: StepPlan) -> None:
+        """Compute a step as soon as the clock lets it. If it fails, its requests are as if they had not been there."""
+        try:
+            while not self.recorder.ready(plan):
+                pass
+            self.compute(plan)
+        except BaseException:  # Triton answers the requests with the error, or they are tried again
+            self.forget(plan.batch)
+            raise
 
     def end(self, request: Any, answer: bool = True) -> None:
         """A request has ended, whatever the reason: the only way out. Harmless for one that has ended before.
 
         Args:
-            answer: whether it gets its final response; else its client has gone, or Triton answers it.
+            answer: whether it gets a final response; else it has it, its client has gone, or Triton answers it.
         """
         if request in self.live:
             del self.live[request]
             if answer:
-                self.answers.finish(request)
+                self._finish(request)
             self.recorder.ended(request)
+
+    def _finish(self, request: Any) -> None:
+        """Send the final response: the request's error, if it has one."""
+        try:
+            if request.error:
+                raise request.error
+            if response := self.answers.last(request):
+                self._send(request, response, final=True)
+        except Exception as error:
+            self._refuse(request, error)
 
     def cancel(self, request: Any, error: Exception | None = None) -> None:
         """End a live request whose client does not want it any more; `error` is its last response, if any."""
@@ -90,7 +189,7 @@ class Driver:
         self.end(request)
 
     def forget(self, requests: Sequence[Any]) -> None:
-        """Take requests out as if they had not been there: they are tried again, or Triton answers them."""
+        """Take requests out as if they had not been there."""
         for request in requests:
             self.scheduler.forget(request)
             if request in self.live:
@@ -121,11 +220,22 @@ class Tried(NamedTuple):
     request: Any
 
 
+class Unsent(NamedTuple):
+    """A response could not be sent: the writer has answered the request with the error."""
+
+    request: Any
+    error: Exception
+
+
 class DriverThread(Driver):
     """A driver in a thread of its own. Triton's thread only fills its queue (`put`).
 
     The requests of one execution arrive together. The queue belongs to both threads; all else belongs to the driver's,
     which sets `_broken` before it empties the queue for the last time.
+
+    It survives a failed step, but not five in a row: its engine is dead then, and so is the server. Triton calls a
+    model ready also when its process has ended; so that probes, `labctl status` and clients see it, the whole server
+    ends, and `labctl restart` or a cluster begins it anew.
 
     Args:
         read: a request as the scheduler takes it, or a Stop, from one of Triton's and its number. Raises Refusal.
@@ -148,14 +258,14 @@ class DriverThread(Driver):
         super().__init__(guard, scheduler, answers, recorder)
         self._read, self._gather_s, self._beside, self._forgiving = read, gather_s, beside, forgiving
         self.clients = Clients(scheduler, self.live, lambda request: self.cancel(request, Refusal(GONE)))
-        self.failures = EngineFailures(forgiving)
-        # The requests of an execution, or CLOSE or Tried alone; with the moment (monotonic seconds) at which Triton put
-        # them.
+        # The requests of an execution, or CLOSE, Tried or Unsent alone; with the moment (monotonic seconds) at which
+        # Triton put them.
         self._queue: queue.SimpleQueue[tuple[float, Sequence[Any]]] = queue.SimpleQueue()
         self._put = 0.0  # that moment for the request that is taken now
         self._rest: deque[Any] = deque()  # requests of the same execution that are not taken yet
         self._compiling: dict[Any, None] = {}  # their grammars are being tried in another process
         self._count = 0
+        self._failed_steps = 0  # in a row
         self._broken: Exception | None = None  # why the loop has ended; nothing can be served any more
         self.thread = threading.Thread(target=self.serve, name="driver", daemon=True)
 
@@ -183,30 +293,28 @@ class DriverThread(Driver):
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """One step after the other; asleep while there is nothing to do. It survives a failed step, but not five.
+        """One step after the other; asleep while there is nothing to do.
 
-        See labserve/dead_engine.py. If it ends with an error, every request ends with that, and so does a later one.
+        If it ends with an error, every request ends with that, and so does a later one.
         """
-        self.recorder.log.watch(self.step, self.failures.hung, self._beside)
+        self.recorder.log.watch(self.step, self._hung, self._beside)
         try:
             while self.receive(wait=self.scheduler.idle):
                 try:
                     self.step()
-                    self.failures.computed()
+                    self._failed_steps = 0
                 except Exception as error:  # of the engine, of a learner's file, or of the recorder
-                    told = with_line(error, self._beside) if self._beside else error
-                    self.give_up(Refusal(f"the step failed: {self.guard.words(told)}"))
-                    self.failures.failed(error)
+                    self._failed(error)
         except Exception as error:
             self._broken = error  # before the queue is emptied: what is put meanwhile is refused by `put`
             self._refuse_all(error)
             if not self._forgiving:
-                end_dead_server(f"{type(error).__name__}: {error}")
+                self._end_server(f"{type(error).__name__}: {error}")
 
     def step(self) -> None:
         """Plan, compute and answer one step, unless the clock holds it."""
         self.clients.drop_gone()
-        self.scheduler.ahead = self.recorder.free  # no clock holds: vLLM may decide a step before the last is over
+        self.scheduler.ahead = self.recorder.clock.free  # else vLLM may not decide a step before the last is over
         if self.scheduler.in_flight and not self.scheduler.ahead:
             self.compute()  # one that was decided before the clock was stopped
             return
@@ -216,6 +324,29 @@ class DriverThread(Driver):
         if not self.recorder.ready(plan) or self.scheduler.idle:
             return  # the clock stands still, or nothing is left; what arrives meanwhile is received
         self.compute(plan)
+
+    def _failed(self, error: Exception) -> None:
+        """A step has failed: its requests get their answers, and the server ends where the engine is dead."""
+        told = with_line(error, self._beside) if self._beside else error
+        self.give_up(Refusal(f"the step failed: {self.guard.words(told)}"))
+        self._failed_steps += 1
+        cause: BaseException | None = error
+        while cause is not None:
+            if any(words in str(cause) for words in LOST):
+                self._end_server(str(cause).splitlines()[0])
+                break
+            cause = cause.__cause__ or cause.__context__
+        if self._failed_steps >= FAILED_STEPS and not self._forgiving:
+            self._end_server(f"{self._failed_steps} steps in a row have failed")
+
+    def _end_server(self, why: str) -> None:
+        """The engine is dead: end the server, when its requests have their answers."""
+        self.recorder.settle()
+        end_dead_server(why)
+
+    def _hung(self, where: str) -> None:
+        if not self._forgiving:
+            end_dead_server(f"a step does not return: {where}")
 
     def give_up(self, error: Exception) -> None:
         for request in [*self._compiling]:
@@ -228,21 +359,44 @@ class DriverThread(Driver):
             self._drop_compiling(request, error)
         for request in self.live:
             request.error = error
-            self.answers.finish(request)
+            self._finish(request)
         self.live.clear()
-        self._refuse(self._rest, error)
+        self._refuse_sources(self._rest, error)
         self._refuse_queued(error)
 
     def _refuse_queued(self, error: Exception) -> None:
         """Refuse the requests that were not received."""
         with suppress(queue.Empty):
             while True:
-                self._refuse(self._queue.get_nowait()[1], error)
+                self._refuse_sources(self._queue.get_nowait()[1], error)
 
-    def _refuse(self, items: Iterable[Any], error: Exception) -> None:
+    def _refuse_sources(self, items: Iterable[Any], error: Exception) -> None:
         for item in items:
-            if item is not CLOSE and not isinstance(item, Tried):  # which has been refused
+            if item is not CLOSE and not isinstance(item, Tried | Unsent):  # which have been refused
                 self.guard.refuse(item, error)
+
+    # -- answers, which the writer sends ------------------------------------------------------------------------------
+
+    def _send(self, request: Any, response: Any, final: bool) -> None:
+        self.recorder.writer.call(self._deliver, request, response, final)
+
+    def _refuse(self, request: Any, error: Exception) -> None:
+        self.recorder.writer.call(self._deliver_error, request, error)
+
+    def _deliver(self, request: Any, response: Any, final: bool) -> None:
+        """In the writer's thread: send a response. If it fails, the client has the error, and the driver is told."""
+        if request.cut:
+            return
+        try:
+            send(request.source, response, final)
+        except Exception as error:
+            self._deliver_error(request, error)
+            self._queue.put((time.monotonic(), [Unsent(request, error)]))
+
+    def _deliver_error(self, request: Any, error: Exception) -> None:
+        if not request.cut:
+            request.cut = True
+            self.guard.refuse(request.source, error)
 
     # -- arrivals -----------------------------------------------------------------------------------------------------
 
@@ -291,34 +445,33 @@ class DriverThread(Driver):
 
         One whose grammar is being tried in another process comes here again, by the queue.
         """
-        if isinstance(item, Tried):
-            if item.request in self._compiling:  # else it has been answered meanwhile
+        if isinstance(item, Unsent):
+            if item.request in self.live:
+                self._cut(*item)
+            return
+        request, source = item, item
+        try:
+            if isinstance(item, Tried):
+                if item.request not in self._compiling:  # it has been answered meanwhile
+                    return
                 del self._compiling[item.request]
-                self._hand_over(item.request)
-            return
-        self._count += 1
-        try:
-            request = self._read(item, self._count)
-            if isinstance(request, Stop):
-                self._stop(request.id)
-                request.confirm()
-                return
-        except Exception as error:
-            self.guard.refuse(item, error)
-            return
-        tried = getattr(request, "grammar", None)
-        if tried and not tried.done():
-            put = self._put
-            self._compiling[request] = None
-            tried.add_done_callback(lambda _: self._queue.put((put, [Tried(request)])))
-        else:
-            self._hand_over(request)
-
-    def _hand_over(self, request: Any) -> None:
-        try:
+                request, source = item.request, item.request.source
+            else:
+                self._count += 1
+                request = self._read(item, self._count)
+                if isinstance(request, Stop):
+                    self._stop(request.id)
+                    request.confirm()
+                    return
+                tried = getattr(request, "grammar", None)
+                if tried and not tried.done():
+                    put = self._put
+                    self._compiling[request] = None
+                    tried.add_done_callback(lambda _: self._queue.put((put, [Tried(request)])))
+                    return
             self.submit(request, self._put)
         except Exception as error:
-            self.guard.refuse(request.source, error)
+            self.guard.refuse(source, error)
 
     def _stop(self, id: str) -> None:
         """Cancel the live request to which its client gave that id.
@@ -338,3 +491,68 @@ class DriverThread(Driver):
     def _drop_compiling(self, request: Any, error: Exception) -> None:
         del self._compiling[request]
         self.guard.refuse(request.source, error)
+
+
+class Clients:
+    """Asks Triton whether clients are still there (vLLM's front end says so: `abort_requests`, vllm/v1/engine/core.py).
+
+    A question is a message to the server and back, and the next step waits for it. So in rounds of half a second or
+    more it asks about every request in the batch and a few waiting ones, spread over the round; and about each request
+    once before it joins.
+
+    Args:
+        scheduler: its `running` and `waiting` requests are asked about.
+        live: the requests that have not ended.
+        cancel: ends a request whose client has gone.
+    """
+
+    def __init__(self, scheduler: Any, live: Any, cancel: Callable[[Any], None]) -> None:
+        self._scheduler, self._live, self._cancel = scheduler, live, cancel
+        self._round: list[Any] = []  # requests that are still to be asked about
+        self._due = time.monotonic() + ASK_S  # when the next question is due, in monotonic seconds
+        self._gap = ASK_S  # seconds between two questions
+        self._next = 0  # where in the queue the next round begins
+        self._asked: set[Any] = set()  # admitted requests that were asked about in this round
+
+    def drop_gone(self) -> None:
+        """Ask the questions that are due, and cancel the requests whose clients have gone."""
+        began = time.monotonic()
+        self._due = max(self._due, began - ASK_S)
+        while self._due < began:
+            if not self._round:
+                self._begin()
+            started = time.monotonic()
+            if self._round and (request := self._round.pop()) in self._live:
+                self._has_gone(request)
+            self._due += max(self._gap, (time.monotonic() - started) / MOST)
+
+    def _begin(self) -> None:
+        """A new round."""
+        self._asked.clear()
+        waiting = list(self._scheduler.waiting)
+        self._round = [*self._scheduler.running, *waiting[self._next : self._next + FEW]]
+        self._next = self._next + FEW if self._next + FEW < len(waiting) else 0
+        self._gap = ASK_S / max(1, len(self._round))
+
+    def gone(self, admitted: Sequence[Any]) -> bool:
+        """Whether clients of requests that would join have gone; such requests are cancelled."""
+        if not admitted:
+            return False
+        new = [request for request in admitted if request not in self._asked]
+        self._asked.update(new)
+        cancelled = [self._has_gone(request) for request in new]
+        return any(cancelled)
+
+    def _has_gone(self, request: Any) -> bool:
+        gone: bool = request.source.is_cancelled()
+        if gone:
+            self._cancel(request)
+        return gone
+
+
+def end_dead_server(why: str) -> None:
+    """Say why in the log, and end this process and Triton; in any other process than Triton's stub, only say why."""
+    pb_utils.Logger.log_error(f"the engine is dead ({why}): this server ends; labctl restart begins it anew")
+    if "c_python_backend_utils" in sys.builtin_module_names:
+        os.kill(os.getppid(), signal.SIGTERM)
+        os._exit(1)

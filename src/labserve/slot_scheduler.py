@@ -7,9 +7,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from labsched.plan import Because, Shares, StepPlan
 from labsched.slots import Slots
@@ -33,7 +33,10 @@ class SlotRequest:
     finished: bool = False
     why: str = ""  # it has finished, in the step log's word: "length", "stop" (the end token), "failed"
     error: Exception | None = None  # that it is answered with
-    piece: str = ""  # the text that the last step has made
+    piece: str = ""  # the text that the last step has made,
+    outputs: dict[str, str] = field(default_factory=dict)  # and the outputs beside it, such as `logprobs`
+    running: bool = False  # it holds a slot
+    cut: bool = False  # a response could not be sent (labserve.driver.ServedRequest)
 
     @property
     def source(self) -> Any:
@@ -44,24 +47,25 @@ class SlotRequest:
         """End it; `why` is the step log's word."""
         self.finished, self.why = True, why
 
-    def fail(self, error: Exception) -> Exception:
-        """End it without a token; returns the error."""
+    def fail(self, error: Exception) -> None:
+        """End it without a token."""
         self.error = error
         self.finish("failed")
-        return error
 
 
-class SlotEngine(Protocol):
+class SlotEngine:
     """What computes a batch that is named to it."""
 
     def tokens(self, batch: Sequence[Any]) -> list[int]:
         """How many tokens the next step computes for each of these."""
-
-    def join(self, request: Any) -> None:
-        """A request that waited gets a slot."""
+        raise NotImplementedError
 
     def step(self, batch: Sequence[Any]) -> dict[str, Any]:
         """Compute a step: each request has one more part of its answer, or has failed. Returns fields of its line."""
+        raise NotImplementedError
+
+    def join(self, request: Any) -> None:
+        """A request that waited gets a slot."""
 
     def release(self, request: Any) -> None:
         """Forget what is kept of a request; harmless where nothing is."""
@@ -90,8 +94,8 @@ class SlotScheduler:
         self.waiting: deque[Any] = deque()
         self.running: list[Any] = []
         self._queues, self._asks = queues, asks
-        self._joined: list[Any] = []  # since the last step, and so below
-        self._evicted: list[Any] = []
+        self._joined: list[str] = []  # names, since the last step, and so below
+        self._evicted: list[str] = []
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -103,7 +107,8 @@ class SlotScheduler:
         """Give a request that waits a slot."""
         self.waiting.remove(request)
         self.running.append(request)
-        self._joined.append(request)
+        self._joined.append(request.name)
+        request.running = True
         self.slots.take(request, request.name)
         self.engine.join(request)
 
@@ -111,20 +116,22 @@ class SlotScheduler:
         """Take the slot of a request: it waits again, and will be computed again."""
         self.leave(request)
         self.waiting.append(request)
-        self._evicted.append(request)
+        self._evicted.append(request.name)
 
     def leave(self, request: Any) -> None:
         """Free all that a request holds; harmless when it has left."""
         for place in (self.running, self.waiting):
             if request in place:
                 place.remove(request)
+        request.running = False
         self.slots.free(request)
         self.engine.release(request)
 
     def forget(self, request: Any) -> None:
         """As `leave`, and no line of the step log says that it was there."""
         self.leave(request)
-        self._joined = [other for other in self._joined if other is not request]
+        if request.name in self._joined:
+            self._joined.remove(request.name)
 
     def cancel(self, request: Any, error: Exception | None = None) -> None:
         """Take a request out of the queue or its slot, at once. With an `error` it has failed."""
@@ -173,8 +180,8 @@ class SlotScheduler:
             phase=phase,
             tokens=self.engine.tokens(batch),
             rows=self.slots.places(batch),
-            joined=[request.name for request in self._joined],
-            evicted=[request.name for request in self._evicted],
+            joined=self._joined,
+            evicted=self._evicted,
             prefill=phase.count("p"),
             **(plan.queue_fields() if self._queues else {}),
             requests=batch,

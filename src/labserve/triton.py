@@ -86,18 +86,26 @@ def respond(request: Any, text: str | Exception, last: bool, **further: str) -> 
     """Answer with a piece of text; the last one carries the final flag itself (no empty response follows).
 
     What a decoder has instead of a text, where it failed for one sequence, is raised. `further` are outputs beside the
-    text, such as `logprobs` (labserve.text.logprobs); an empty one is left out.
+    text, such as `logprobs` (labserve.text.logprobs).
     """
     if isinstance(text, Exception):
         raise text
-    outputs = {"text_output": text} | {name: value for name, value in further.items() if value}
+    send(request, text_response(text, **further), last)
+
+
+def text_response(text: str, **further: str) -> Any:
+    """A response with a piece of text, and outputs beside it."""
     tensors = []
-    for name, value in outputs.items():
+    for name, value in {"text_output": text, **further}.items():
         tensors.append(pb_utils.Tensor(name, np.array([value.encode()], dtype=object)))
-    request.get_response_sender().send(pb_utils.InferenceResponse(tensors), FINAL if last else 0)
+    return pb_utils.InferenceResponse(tensors)
+
+
+def send(request: Any, response: Any, final: bool) -> None:
+    """Send a response; the `final` one is the request's last."""
+    request.get_response_sender().send(response, FINAL if final else 0)
 
 
 def refuse_request(request: Any, words: str) -> None:
     """Answer with an error; it is the request's last answer."""
-    response = pb_utils.InferenceResponse(error=pb_utils.TritonError(words))
-    request.get_response_sender().send(response, FINAL)
+    send(request, pb_utils.InferenceResponse(error=pb_utils.TritonError(words)), final=True)

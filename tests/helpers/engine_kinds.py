@@ -20,8 +20,7 @@ from labsched.features import DRAFT, NONE, PROMPT_LOOKUP, Features
 from labsched.kv_budget import KVBudget
 from labsched.order import ORDERS, order
 from labsched.policy import Policy
-from labsched.request import Request
-from labsched.sampling_options import Sampling
+from labsched.request import Request, Sampling
 from labsched.scheduler import Scheduler
 from labsched.step import Step
 from labserve.codegen.request import TextRow, advance
@@ -189,11 +188,11 @@ class Stepwise:
             batch = [one for one in running if not one.output or rng.random() < 0.7]
             rng.shuffle(batch)
             chosen = [sequences[one] for one in batch]
-            self.decoder.drafts(chosen)
-            for one, text in zip(batch, self.decoder.step(chosen), strict=True):
+            self.decoder.tokens(chosen)
+            cached = self.decoder.step(chosen).get("cached", ())
+            for one in batch:
                 one.output = sequences[one].ids[len(one.prompt) :]
-                one.error = text if isinstance(text, Exception) else None
-            cached = self.decoder.observed(chosen).get("cached", ())
+                one.error = sequences[one].error
             played = Played([*played.found, *filter(None, cached)], played.preempted + (turn == preempted))
             for one in list(running):
                 gone = sequences[one].finished or one.has_left(turn + 1)

@@ -27,8 +27,7 @@ from labsched.kv_budget import KVBudget
 from labsched.order import Fair, Priority, ShortestFirst, order
 from labsched.plan import StepPlan
 from labsched.policy import Policy
-from labsched.request import End, Request
-from labsched.sampling_options import Sampling
+from labsched.request import End, Request, Sampling
 from labsched.scheduler import Scheduler
 from labsched.step import Step
 from labserve.params import BadInput

@@ -20,7 +20,7 @@ from labsched.order import order
 from labsched.policy import Policy
 from labsched.recording import Arrival, SchedulerSettings
 from labsched.replay import Tokens
-from labsched.sampling_options import Sampling
+from labsched.request import Sampling
 from labsched.scheduler import Scheduler
 from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine, OpenVinoHandle
 

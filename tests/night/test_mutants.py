@@ -43,7 +43,7 @@ class Mutant(NamedTuple):
 
 
 _SCHEDULER, _MEMORY, _ORDER = "labsched/scheduler.py", "labsched/memory.py", "labsched/order.py"
-_GATE, _RECORDER, _DOWN = "labserve/vllm/gate.py", "labserve/observe/recorder.py", "labctl/stack/down.py"
+_GATE, _RECORDER, _DOWN = "labserve/vllm/watched.py", "labserve/observe/recorder.py", "labctl/stack/down.py"
 MUTANTS = [
     Mutant("scheduler", "static batches are open", _SCHEDULER, "0 if self.static and self.running else ", ""),
     Mutant(
@@ -80,9 +80,9 @@ MUTANTS = [
     Mutant(
         "scheduler",
         "the preempted goes to the end",
-        "labsched/batch.py",
-        "self.waiting.appendleft(",
-        "self.waiting.append(",
+        _SCHEDULER,
+        "self.memory.end(request)\n            self.waiting.appendleft(",
+        "self.memory.end(request)\n            self.waiting.append(",
     ),
     Mutant(
         "scheduler",

@@ -85,7 +85,7 @@ class MemoryShape:
         number = number_bytes(bool(settings.get("exact")), str(settings.get("kv_cache_dtype") or "auto"))
         token_bytes, bound = self.token_values * number, settings["max_tokens_in_paged_kv_cache"]
         share, mib = float(settings["kv_cache_free_gpu_mem_fraction"]), settings["kv_cache_memory_mib"]
-        if mib is None:  # as labserve/cache_room.py
+        if mib is None:  # as labserve/model_shape.py
             most = int(settings["max_num_sequences"]) * self.context
             bound = min(most, int(bound or most))
             memory = max(room or 0, int(min(bound, self.context) * token_bytes / share) + 1)

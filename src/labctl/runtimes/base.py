@@ -19,7 +19,7 @@ FRONT = -1  # the number of what stands before the servers, where a server's is 
 # Triton's last words before it waits for clients to close their gRPC streams, which it does for as long as they like.
 UNLOADED = "Found 0 live models and 0 in-flight non-inference requests"
 LINGER_S = 1.0
-DEAD = re.compile(r"the engine is dead \(.*\)(?=: this server ends)")  # labserve/dead_engine.py
+DEAD = re.compile(r"the engine is dead \(.*\)(?=: this server ends)")  # labserve/driver.py
 EXIT_0 = "exit status 0"  # also Triton's where its engine is dead: it is told to end
 REMOVED = "its container was removed"  # and not by labctl
 POLL_S = 0.1

@@ -1,7 +1,7 @@
 """A batch of texts that is begun together: next-token scores, step by step, until the last of them is done.
 
 Prompts of different lengths stand side by side with padding on the left. Two ways to compute: an OpenVINO engine with
-the keys and values inside it, and PyTorch.
+the keys and values inside it, and PyTorch. Each imports its own: an engine's model starts without PyTorch.
 """
 
 import copy
@@ -28,8 +28,6 @@ def load_batch_decoder(folder: str, device: str, threads: int, exact: bool) -> B
     """The decoder of an engine's folder, or of a Hugging Face model's. `exact`: fp32 throughout."""
     if (Path(folder) / ENGINE).is_file():
         return OpenVinoDecoder(folder, threads, exact)
-    from labserve.codegen.torch_decoder import TorchDecoder  # an engine's model starts without PyTorch
-
     return TorchDecoder(folder, device, threads, exact)
 
 
@@ -93,6 +91,54 @@ class OpenVinoDecoder:
         # Valid until the next step: the tensor is the engine's own.
         scores: Scores = self._request.get_tensor("logits").data[:, -1]
         return scores
+
+
+class TorchDecoder:
+    """Hugging Face's model as it is, on a CPU or a GPU."""
+
+    def __init__(self, folder: str, device: str, threads: int, exact: bool) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        torch.set_num_threads(threads)
+        dtype = torch.float32 if exact or device == "cpu" else torch.float16
+        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype)
+        self._model = model.to(device).eval()
+        self._padding = Padding([[0]])
+        self._cache: Any = None
+
+    def begin(self, prompts: list[list[int]]) -> Scores:
+        from transformers import DynamicCache
+
+        self._padding, self._cache = Padding(prompts), DynamicCache(config=self._model.config)
+        return self._scores()
+
+    def step(self, keep: list[int], tokens: list[int]) -> Scores:
+        if len(keep) < len(self._padding.mask):
+            import torch
+
+            self._cache.batch_select_indices(torch.tensor(keep, device=self._model.device))
+        self._padding.step(keep, tokens)
+        return self._scores()
+
+    def _scores(self) -> Scores:
+        import torch
+
+        ids, mask, positions = (
+            torch.from_numpy(array).to(self._model.device)
+            for array in (self._padding.ids, self._padding.mask, self._padding.positions)
+        )
+        with torch.inference_mode():
+            out = self._model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        logits: Scores = out.logits[:, -1].float().cpu().numpy()
+        return logits
 
 
 def _last_place_only(model: Any) -> None:

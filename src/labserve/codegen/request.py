@@ -1,19 +1,20 @@
 """A request to ``codegen-350M-mono-gptj`` as its tensors say it: one row for each text, every refusal named."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from labserve.model_shape import ModelShape
-from labserve.params import BadInput
+from labserve.params import BadInput, Read, check_range, read_word_lists
 from labserve.slot_scheduler import SlotRequest
-from labserve.tensors import Read, check_range, read_word_lists
 from labserve.text.sampling import Sampler, likeliest
 
 MOST_TOP_K = 2**32 - 1
+Array = np.ndarray[Any, Any]
+OUTPUT_IDS, SEQUENCE_LENGTH, LOG_PROBS = "output_ids", "sequence_length", "output_log_probs"  # of ``tensorrt_llm``
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +58,7 @@ class TextRow(SlotRequest):
         """Whether the token with the best score is the one."""
         return self.sampler.temperature == 0.0 and self.repetition_penalty == 1.0 and not self.bad_words
 
-    def choose(self, logits: np.ndarray[Any, Any]) -> int:
+    def choose(self, logits: Array) -> int:
         """The next token, by the scores `logits` [vocabulary]."""
         scores = logits.copy()
         if self.repetition_penalty != 1.0:  # as published (CTRL): what has been said becomes less likely
@@ -82,7 +83,7 @@ class TextRow(SlotRequest):
         return not self.finished
 
 
-def advance(rows: list[TextRow], logits: np.ndarray[Any, Any]) -> list[int]:
+def advance(rows: list[TextRow], logits: Array) -> list[int]:
     """One more token for each row, by its scores `logits` [rows, vocabulary]; the places of the rows that go on."""
     best, tokens = likeliest(logits)
     for place, (row, score) in enumerate(zip(rows, best, strict=True)):
@@ -183,7 +184,7 @@ def _words(read: Read, name: str, count: int) -> list[list[list[int]]]:
     return [[word for word in read_word_lists(row) if min(word) >= 0] for row in tensor]
 
 
-def outputs(rows: list[TextRow]) -> dict[str, np.ndarray[Any, Any]]:
+def outputs(rows: list[TextRow]) -> dict[str, Array]:
     """The four tensors of an answer, one row a text (and one beam): [n, 1, width], [n, 1], [n, 1], [n, 1, limit].
 
     Log probabilities are the model's own, before temperature and the like; zeros if they were not asked for.
@@ -202,3 +203,61 @@ def outputs(rows: list[TextRow]) -> dict[str, np.ndarray[Any, Any]]:
         "cum_log_probs": log_probs.sum(axis=-1, dtype=np.float32),
         "output_log_probs": log_probs,
     }
+
+
+# -- a row as a request to TensorRT-LLM's ``tensorrt_llm`` -------------------------------------------------------------
+
+
+def engine_inputs(row: TextRow, vocabulary: int) -> dict[str, Array]:
+    """The request's tensors, each with a batch of one."""
+    sampler = row.sampler
+    greedy = sampler.temperature == 0.0
+    tensors: dict[str, Array] = {
+        "input_ids": _whole([row.ids]),
+        "input_lengths": _whole([[row.prompt]]),
+        "request_output_len": _whole([[row.limit]]),
+        "beam_width": _whole([[1]]),
+        # With both off it would be greedy: 1.0 draws from all that is left.
+        "runtime_top_k": _whole([[1 if greedy else min(sampler.top_k, 2**31 - 1)]]),
+        "runtime_top_p": np.array([[0.0 if greedy else sampler.top_p]], dtype=np.float32),
+        "temperature": np.array([[1.0 if greedy else sampler.temperature]], dtype=np.float32),
+        "repetition_penalty": np.array([[row.repetition_penalty]], dtype=np.float32),
+        "random_seed": np.array([[sampler.seed]], dtype=np.uint64),
+        "return_log_probs": np.array([[row.wants_log_probs]]),
+    }
+    if row.end_id is not None and row.end_id < vocabulary:
+        tensors |= {name: _whole([[row.end_id]]) for name in ("end_id", "pad_id")}
+    lists = {"stop_words_list": row.stop_words, "bad_words_list": row.bad_words}
+    return tensors | {name: _flat(words) for name, words in lists.items() if words}
+
+
+def engine_outputs(row: TextRow) -> list[str]:
+    """The outputs to ask for: the engine refuses a request without both ``output_ids`` and ``sequence_length``."""
+    return [OUTPUT_IDS, SEQUENCE_LENGTH, *([LOG_PROBS] if row.wants_log_probs else [])]
+
+
+def finish_row(row: TextRow, answer: Mapping[str, Array]) -> None:
+    """End a row with an answer's tensors by their names.
+
+    ``output_ids`` is [1, 1, prompt and continuation], ``sequence_length`` says how many of these count, and
+    ``output_log_probs`` is [1, 1, continuation]. The engine may fill up an answer that it ended early; the row's own
+    rules say where it ended.
+    """
+    ids = answer[OUTPUT_IDS].reshape(-1)
+    length = int(answer[SEQUENCE_LENGTH].reshape(-1)[0])
+    for token in ids[row.prompt : min(length, row.prompt + row.limit)].tolist():
+        if not row.accept(token):
+            break
+    if LOG_PROBS in answer:
+        row.log_probs = answer[LOG_PROBS].reshape(-1)[: len(row.ids) - row.prompt].tolist()
+
+
+def _whole(values: list[list[int]]) -> Array:
+    return np.array(values, dtype=np.int32)
+
+
+def _flat(words: list[list[int]]) -> Array:
+    """[1, 2, n]: the ids of all words one after the other, and where each ends (-1 where there is none)."""
+    ids = [token for word in words for token in word]
+    ends = np.cumsum([len(word) for word in words]).tolist()
+    return np.array([[ids, ends + [-1] * (len(ids) - len(ends))]], dtype=np.int32)

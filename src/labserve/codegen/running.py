@@ -7,16 +7,14 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from labsched.slots import Slots
-from labserve.answers import Answers
-from labserve.batches import compute_together
 from labserve.codegen import batch_decoder
 from labserve.codegen.request import TextRow, advance, outputs, parse_codegen_request
-from labserve.driver import Driver
-from labserve.guard import Guard
+from labserve.driver import Answers, Driver
+from labserve.guard import Guard, compute_together
 from labserve.model_shape import ModelShape
 from labserve.observe.recorder import Recorder
-from labserve.observe.texts import find_tokenizer
-from labserve.slot_scheduler import SlotScheduler
+from labserve.slot_scheduler import SlotEngine, SlotScheduler
+from labserve.text.prompts import find_tokenizer
 from labserve.triton import device, input_reader, parameter
 
 
@@ -83,13 +81,7 @@ class Rows:
 
     def step(self, rows: list[TextRow]) -> list[TextRow]:
         """One more token for each row of the batch that is still running; returns the rows that need another one."""
-        plan = self.scheduler.plan_of(rows)
-        try:
-            self.recorder.wait(plan)
-            self.driver.compute(plan)
-        except BaseException:  # they begin again, each alone, or their execution fails
-            self.driver.forget(rows)
-            raise
+        self.driver.run(self.scheduler.plan_of(rows))
         return [row for row in rows if not row.finished]
 
     def close(self) -> None:
@@ -97,8 +89,8 @@ class Rows:
         self.driver.close()
 
 
-class RowEngine:
-    """A decoder of batches behind a scheduler of slots (`labserve.slot_scheduler.SlotEngine`)."""
+class RowEngine(SlotEngine):
+    """A decoder of batches behind a scheduler of slots."""
 
     def __init__(self, decoder: batch_decoder.BatchDecoder) -> None:
         self.decoder = decoder
@@ -106,9 +98,6 @@ class RowEngine:
 
     def tokens(self, batch: Sequence[TextRow]) -> list[int]:
         return [1 if row.made else len(row.ids) for row in batch]
-
-    def join(self, request: TextRow) -> None:
-        pass
 
     def step(self, batch: Sequence[TextRow]) -> dict[str, Any]:
         rows = [*batch]
@@ -119,6 +108,3 @@ class RowEngine:
         self._places = {row: place for place, row in enumerate(rows)}
         advance(rows, logits)
         return {}
-
-    def release(self, request: TextRow) -> None:
-        pass

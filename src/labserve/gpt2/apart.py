@@ -1,25 +1,27 @@
 """GPT-2's requests in slots, whose keys and values may be kept ones, or come from another server."""
 
+import json
 import time
 from collections.abc import Sequence as Batch
 from dataclasses import dataclass
 from typing import Any
 
-from labserve.driver import DriverThread
+from labserve.driver import DriverThread, PieceAnswers
 from labserve.gpt2.decoders import CachedDecoder
 from labserve.gpt2.kept import Desk, HandedOver, Kept, put_in_slot, take_from_slot
 from labserve.gpt2.loading import count_slots, load_with_tokenizer
-from labserve.gpt2.routed import INPUT, route_of
-from labserve.gpt2.running import SequenceAnswers
 from labserve.gpt2.sequences import Sequence
 from labserve.guard import Guard
 from labserve.observe.gauges import Value
 from labserve.observe.recorder import Recorder
-from labserve.params import BadInput
-from labserve.slot_scheduler import SlotScheduler
-from labserve.tensors import read_single
+from labserve.params import BadInput, read_single
+from labserve.slot_scheduler import SlotEngine, SlotScheduler
 from labserve.text.logprobs import LOGPROBS
 from labserve.triton import input_reader, parameter, text_of
+
+ROUTE = "route"  # why a router sent a request to this server: written beside what the server found
+MOST_ROUTE = 2**14  # bytes of it
+TEXTS, SCORES, CANDIDATES = ("policy", "session", "replica"), "scores", "candidates"
 
 
 @dataclass(slots=True, eq=False)
@@ -30,11 +32,10 @@ class Transfer:
     taken_over: HandedOver | None  # what another server has computed of it
     route: dict[str, Any]  # why a router chose this server
     cached: int = 0
-    name: str = ""  # by which the other server fetches it
 
 
-class Texts:
-    """The requests of a model instance, with their slots of the KV cache: what computes a step (`SlotEngine`).
+class Texts(SlotEngine):
+    """The requests of a model instance, with their slots of the KV cache: what computes a step.
 
     The parameters `step_ms` and `token_ms` pace it: a step takes the first, and the second for each token of a prompt,
     whatever this machine needs. `load_ms` and `load_mib_s` pace what is loaded from outside of the slots in the same
@@ -56,8 +57,7 @@ class Texts:
         guard, scheduler = Guard(args), SlotScheduler(self, count_slots(args))
         counters: dict[str, Value] = {"cached_tokens_total": 0, "moved_bytes_total": {"sent": 0, "fetched": 0}}
         self.recorder = Recorder(args, scheduler, lambda: tokenizer, {"waiting": 0, **counters})
-        self._answers = TransferAnswers(guard, tokenizer, self._transfers)
-        self.driver = DriverThread(guard, scheduler, self._answers, self.recorder, self._read, forgiving=True)
+        self.driver = DriverThread(guard, scheduler, PieceAnswers(), self.recorder, self._read, forgiving=True)
         self._guard = guard
 
     def _read(self, request: Any, number: int) -> Sequence:
@@ -66,7 +66,7 @@ class Texts:
         sequence = self._begin(text_of(request, "text_input"), request.parameters())
         sequence.request, sequence.id = request, request.request_id()
         hands_over = bool(read_single(read, "hand_over", False))
-        route = route_of(read_single(read, INPUT, b""))
+        route = route_of(read_single(read, ROUTE, b""))
         name = read_single(read, "handed_over", b"")
         taken_over = self._desk.fetch(name.decode(errors="replace")) if name else None
         if sequence.rivals is not None and (hands_over or taken_over):
@@ -109,10 +109,7 @@ class Texts:
         """Send the first token, which is the other server's."""
         sequence.sampler.skip()
         sequence.piece = sequence.accept(token)
-        try:
-            self._answers.stream(sequence, [token])
-        except Exception as error:
-            sequence.fail(error)
+        self.driver.stream(sequence, [token])
 
     def tokens(self, batch: Batch[Sequence]) -> list[int]:
         return [len(sequence.ids) - sequence.cached for sequence in batch]
@@ -125,22 +122,22 @@ class Texts:
         prompts = sum(len(sequence.ids) - sequence.cached for sequence in new)
         fields["cached"] = [new[sequence].cached if sequence in new else 0 for sequence in batch]
         fields["routes"] = {sequence.name: transfer.route for sequence, transfer in new.items() if transfer.route}
-        for sequence, text in zip(batch, self.decoder.step(batch), strict=True):
-            sequence.piece = "" if isinstance(text, Exception) else text
+        self.decoder.step(batch)
         fields["engine_us"] = round((time.monotonic() - began) * 1e6)
         paced_s = (self._step_ms + self._token_ms * prompts) / 1e3
         time.sleep(max(0.0, began + paced_s - time.monotonic()))
         for sequence, transfer in new.items():
             if transfer.hands_over and not sequence.finished:
-                self._hand_over(sequence, transfer)
+                self._hand_over(sequence)
         return fields
 
-    def _hand_over(self, sequence: Sequence, transfer: Transfer) -> None:
-        """Leave a sequence for another server, which fetches it by a name."""
+    def _hand_over(self, sequence: Sequence) -> None:
+        """Leave a sequence for another server."""
         try:
             assert sequence.slot is not None
             kv = take_from_slot(self.decoder.cache, sequence.slot, slice(sequence.cached))
-            transfer.name, sequence.piece = self._desk.hand_over(sequence.ids, kv), ""
+            # By this name the other server fetches it.
+            sequence.outputs["handed_over"], sequence.piece = self._desk.hand_over(sequence.ids, kv), ""
             self.recorder.count(moved_bytes_total={"sent": kv.nbytes})
             sequence.finish("handed over")
         except Exception as error:  # the disk is full: this request ends, and no other
@@ -152,18 +149,42 @@ class Texts:
             if request.why != "failed":
                 self._kept.keep(request.ids[: request.cached], request.slot)
             self.decoder.release(request)
-
-
-class TransferAnswers(SequenceAnswers):
-    """As in lab 02; and where a request is handed over, the name by which the other server fetches it."""
-
-    def __init__(self, guard: Guard, tokenizer: Any, transfers: dict[Sequence, Transfer]) -> None:
-        super().__init__(guard, tokenizer)
-        self._transfers = transfers
-
-    def outputs(self, request: Sequence) -> dict[str, str]:
-        return {**super().outputs(request), "handed_over": self._transfers[request].name}
-
-    def finish(self, request: Sequence) -> None:
-        super().finish(request)
         self._transfers.pop(request, None)
+
+
+def route_of(raw: bytes) -> dict[str, Any]:
+    """The decision in the input `route`, as labkit.client.router writes it; {} if there is none. Raises BadInput.
+
+    Numbers that JSON does not have (a score of minus infinity) become texts, so that a line of the log stays JSON.
+    """
+    if not raw:
+        return {}
+    if len(raw) > MOST_ROUTE:
+        raise BadInput(ROUTE, f"it has {len(raw):,} bytes; at most {MOST_ROUTE:,} are logged")
+    try:
+        route = json.loads(raw, parse_constant=str)
+    except (ValueError, RecursionError):
+        route = None
+    if not _is_decision(route):
+        raise BadInput(ROUTE, f"expected the {', '.join(TEXTS)}, {SCORES} and {CANDIDATES} of a router's decision")
+    decision: dict[str, Any] = route
+    return decision
+
+
+def _is_decision(route: Any) -> bool:
+    """Nothing deeper, and nothing else: what a client sends is written into a log that others read."""
+    if not isinstance(route, dict) or not set(route) <= {*TEXTS, SCORES, CANDIDATES}:
+        return False
+    scores, candidates = route.get(SCORES), route.get(CANDIDATES)
+    return (
+        all(isinstance(route.get(name, ""), str) for name in TEXTS)
+        and isinstance(scores, dict)
+        and _is_flat(scores)
+        and isinstance(candidates, dict)
+        and candidates.keys() == scores.keys()
+        and all(map(_is_flat, candidates.values()))
+    )
+
+
+def _is_flat(values: Any) -> bool:
+    return isinstance(values, dict) and all(isinstance(value, int | float | str) for value in values.values())

@@ -1,42 +1,38 @@
 """The next-token logits of a batch of sequences: with a KV cache, and without one (the original's way)."""
 
 from collections.abc import Sequence as Batch
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from labserve.batches import compute_together
 from labserve.gpt2.kvcache import KVCache, NewPrompt, Packed, SlotRun, causal
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
-from labserve.text.logprobs import log_probs
+from labserve.guard import compute_together
+from labserve.slot_scheduler import SlotEngine
+from labserve.text.logprobs import LOGPROBS, as_json, log_probs
 from labserve.text.sampling import choose
 
 
-class Decoder(Protocol):
+class Decoder(SlotEngine):
     """What computes GPT-2's tokens. A model.py chooses the sequences of each step: any that run, in any order."""
 
     def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
         """Scores of the next token of each sequence, [batch, vocab]."""
-
-    def release(self, sequence: Sequence) -> None:
-        """Forget what is kept for a sequence; harmless when nothing is."""
+        raise NotImplementedError
 
     def describe(self) -> str:
         """How it works and what memory it may take, in one line."""
+        raise NotImplementedError
 
-    def observed(self, batch: Batch[Sequence]) -> dict[str, Any]:
-        """Fields of its own in the step log, for the step of this batch that was just computed."""
-        return {}
+    def tokens(self, batch: Batch[Sequence]) -> list[int]:
+        """How many tokens the next step computes for each sequence."""
+        return [len(sequence.ids) - sequence.cached for sequence in batch]
 
-    def drafts(self, batch: Batch[Sequence]) -> list[int]:
-        """Decide how many draft tokens the next step checks, of each sequence of its batch."""
-        return [0] * len(batch)
+    def step(self, batch: Batch[Sequence]) -> dict[str, Any]:
+        """One more token for each sequence, whose `piece` is the text that its answer carries (`Sequence.accept`).
 
-    def step(self, batch: Batch[Sequence]) -> list[str | Exception]:
-        """One more token for each sequence; the text that each answer carries (see `Sequence.accept`).
-
-        Or why there is none: then the sequence is finished, and the others are not concerned.
+        A sequence for which there is none has failed, and the others are not concerned. Returns fields of the step log.
         """
 
         def tokens(part: Batch[Sequence]) -> list[int | Exception]:
@@ -44,39 +40,17 @@ class Decoder(Protocol):
             chosen = choose(logits, [sequence.sampler for sequence in part])
             for row, (sequence, token) in enumerate(zip(part, chosen, strict=True)):
                 if sequence.rivals is not None and not isinstance(token, Exception):
-                    sequence.log_probs = log_probs(logits[row], token, sequence.rivals)
+                    likely = log_probs(logits[row], token, sequence.rivals)
+                    sequence.outputs[LOGPROBS] = as_json(likely, sequence.detokenizer.tokenizer)
             return chosen
 
-        def accept(sequence: Sequence, token: int | Exception) -> str | Exception:
-            return sequence.fail(token) if isinstance(token, Exception) else sequence.accept(token)
-
-        return [accept(*pair) for pair in zip(batch, compute_together(batch, tokens), strict=True)]
-
-
-class DecoderEngine:
-    """A decoder behind a scheduler of slots (`labserve.slot_scheduler.SlotEngine`)."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-
-    def tokens(self, batch: Batch[Sequence]) -> list[int]:
-        drafts = self._decoder.drafts(batch)
-        return [len(sequence.ids) - sequence.cached + draft for sequence, draft in zip(batch, drafts, strict=True)]
-
-    def join(self, request: Sequence) -> None:
-        pass
-
-    def step(self, batch: Batch[Sequence]) -> dict[str, Any]:
-        left = [len(sequence.ids) - sequence.cached for sequence in batch]
-        for sequence, text in zip(batch, self._decoder.step(batch), strict=True):
-            sequence.piece = "" if isinstance(text, Exception) else text
-        fields = {**self._decoder.observed(batch), "texts": [sequence.piece for sequence in batch]}
-        if "cached" in fields:  # known only after the blocks were taken
-            fields["tokens"] = [count - cached for count, cached in zip(left, fields["cached"], strict=True)]
-        return fields
-
-    def release(self, request: Sequence) -> None:
-        self._decoder.release(request)
+        for sequence, token in zip(batch, compute_together(batch, tokens), strict=True):
+            sequence.piece = ""
+            if isinstance(token, Exception):
+                sequence.fail(token)
+            else:
+                sequence.piece = sequence.accept(token)
+        return {"texts": [sequence.piece for sequence in batch]}
 
 
 class CachedDecoder(Decoder):
@@ -148,10 +122,10 @@ class CachedDecoder(Decoder):
             first = end
         return runs
 
-    def release(self, sequence: Sequence) -> None:
-        if sequence.slot is not None:
-            self.cache.free(sequence.slot, len(sequence.ids))
-        sequence.slot, sequence.cached = None, 0
+    def release(self, request: Sequence) -> None:
+        if request.slot is not None:
+            self.cache.free(request.slot, len(request.ids))
+        request.slot, request.cached = None, 0
 
 
 class RecomputingDecoder(Decoder):
@@ -174,16 +148,14 @@ class RecomputingDecoder(Decoder):
 
         return self._model.logits(ids, positions, attend, (torch.arange(len(batch)), lengths - 1))
 
-    def release(self, sequence: Sequence) -> None:
-        pass
-
     def describe(self) -> str:
         return "no KV cache: the whole text is computed again for each token"
 
 
 def step(decoder: Decoder, batch: Batch[Sequence]) -> list[str | Exception]:
-    """One more token for each sequence, as the exercises of lab 02 ask for it: see `Decoder.step`."""
-    return decoder.step(batch)
+    """One more token for each sequence, as the exercises of lab 02 ask for it: its text, or why there is none."""
+    decoder.step(batch)
+    return [sequence.error or sequence.piece for sequence in batch]
 
 
 def slot_of(sequence: Sequence) -> int:

@@ -13,7 +13,7 @@ from labserve.gpt2.decoders import CachedDecoder, Decoder, RecomputingDecoder
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.own import file_beside
 from labserve.gpt2.sequences import Sequence, new_sequence
-from labserve.observe import effective
+from labserve.observe.recorder import note_in_force
 from labserve.text.prompts import open_tokenizer
 from labserve.triton import device, parameter
 
@@ -38,7 +38,7 @@ def load_with_tokenizer(args: dict[str, str]) -> tuple[Callable[[bytes, str], Se
     model = GPT2(folder, device(args), int(parameter(args, "threads")), precision)
     if model.shortfall:
         shown = InForce("precision", precision, model.computes_in, model.shortfall)
-        effective.note(parameter(args, "run_dir", ""), [shown])
+        note_in_force(parameter(args, "run_dir", ""), [shown])
     cached = parameter(args, "kv_cache", "true").lower() == "true"
     slots = count_slots(args)
     decoder: Decoder

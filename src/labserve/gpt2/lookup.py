@@ -26,7 +26,8 @@ class Lookup(CachedDecoder):
         self._accepted: dict[Sequence, int] = {}
         self._failed: dict[Sequence, Refusal] = {}
 
-    def drafts(self, batch: Batch[Sequence]) -> list[int]:
+    def tokens(self, batch: Batch[Sequence]) -> list[int]:
+        """As `Decoder`, with the draft tokens, which are proposed here."""
         self._drafts, self._accepted, self._failed = {}, {}, {}
         for sequence in batch:
             most = min(MOST, sequence.limit - len(sequence.ids) - 1)
@@ -35,24 +36,22 @@ class Lookup(CachedDecoder):
                     self._drafts[sequence] = self._draft(list(sequence.ids), most) if most else []
             except Refusal as error:
                 self._failed[sequence] = error
-        return [len(self._drafts.get(sequence, ())) for sequence in batch]
+        left = zip(batch, super().tokens(batch), strict=True)
+        return [count + len(self._drafts.get(sequence, ())) for sequence, count in left]
 
-    def observed(self, batch: Batch[Sequence]) -> dict[str, Any]:
+    def step(self, batch: Batch[Sequence]) -> dict[str, Any]:
+        """As `Decoder`, with one token or several."""
+        for sequence in batch:
+            sequence.piece = ""
+        for sequence, error in self._failed.items():
+            sequence.fail(error)
+        super().step([sequence for sequence in batch if sequence not in self._drafts and not sequence.finished])
+        self._check([sequence for sequence in batch if sequence in self._drafts])
         return {
+            "texts": [sequence.piece for sequence in batch],
             "guessed": [len(self._drafts.get(sequence, ())) for sequence in batch],
             "accepted": [self._accepted.get(sequence, 0) for sequence in batch],
         }
-
-    def step(self, batch: Batch[Sequence]) -> list[str | Exception]:
-        """As `Decoder`, with one token or several."""
-        texts: dict[Sequence, str | Exception] = {}
-        for sequence, error in self._failed.items():
-            texts[sequence] = sequence.fail(error)
-        others = [sequence for sequence in batch if sequence not in self._drafts and sequence not in texts]
-        texts |= zip(others, super().step(others), strict=True)
-        if drafting := [sequence for sequence in batch if sequence in self._drafts]:
-            texts |= zip(drafting, self._check(drafting), strict=True)
-        return [texts[sequence] for sequence in batch]
 
     def _takes_part(self, sequence: Sequence) -> bool:
         greedy = sequence.sampler.temperature == 0.0
@@ -68,8 +67,10 @@ class Lookup(CachedDecoder):
         self._own.require(len(draft) <= most, f"propose returned {len(draft)} draft tokens, of at most {most}")
         return [*draft]
 
-    def _check(self, batch: Batch[Sequence]) -> list[str | Exception]:
-        """One pass over each sequence's last token and its draft; the text that each answer carries."""
+    def _check(self, batch: Batch[Sequence]) -> None:
+        """One pass over each sequence's last token and its draft."""
+        if not batch:
+            return
         drafts = [self._drafts[sequence] for sequence in batch]
         for sequence, draft in zip(batch, drafts, strict=True):
             sequence.ids += draft
@@ -79,24 +80,20 @@ class Lookup(CachedDecoder):
             for sequence, draft in zip(batch, drafts, strict=True):
                 del sequence.ids[len(sequence.ids) - len(draft) :]
         _, tokens = likeliest(scores)
-        texts: list[str | Exception] = []
         for sequence, draft in zip(batch, drafts, strict=True):
             chosen, tokens = tokens[: 1 + len(draft)], tokens[1 + len(draft) :]
-            texts.append(self._take(sequence, draft, chosen))
-        return texts
+            try:
+                self._take(sequence, draft, chosen)
+            except Refusal as error:
+                sequence.fail(error)
 
-    def _take(self, sequence: Sequence, draft: list[int], chosen: list[int]) -> str | Exception:
+    def _take(self, sequence: Sequence, draft: list[int], chosen: list[int]) -> None:
         """Append the accepted tokens, and the model's own after them."""
-        try:
-            count = self._own.call(self._accept, list(draft), list(chosen))
-            ok = type(count) is int and 0 <= count <= len(draft)
-            self._own.require(ok, f"accept returned {count!r} for {len(draft)} draft tokens")
-        except Refusal as error:
-            return sequence.fail(error)
-        text = ""
+        count = self._own.call(self._accept, list(draft), list(chosen))
+        ok = type(count) is int and 0 <= count <= len(draft)
+        self._own.require(ok, f"accept returned {count!r} for {len(draft)} draft tokens")
         for number, token in enumerate([*draft[:count], chosen[count]]):
             if not sequence.finished:
-                text += sequence.accept(token)
+                sequence.piece += sequence.accept(token)
                 self._accepted[sequence] = min(count, number + 1)
                 sequence.cached = len(sequence.ids) - 1  # later keys and values are overwritten
-        return text

@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
-from labserve.gpt2.linear import Linear
-from labserve.gpt2.precision import precision_of, shortfall
+from labserve.gpt2.linear import Linear, precision_of, shortfall
 from labserve.processor import threads_of
 
 #: (layer, query, key, value) to the output of attention; all of them are [..., tokens, heads, head_dim].
@@ -36,7 +35,7 @@ class _LayerWeights:
 
 
 class GPT2:
-    """The model of one folder. `precision` is a word of `labserve.gpt2.precision`; 0 threads: by the size of the model.
+    """The model of one folder. `precision` is a word of `labserve.gpt2.linear`; 0 threads: by the size of the model.
 
     Raises:
         ValueError: the folder holds another kind of model, or a variant of this one; there is no such precision.

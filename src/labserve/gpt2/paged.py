@@ -39,12 +39,16 @@ class PagedDecoder(Decoder):
         nbytes = 2 * self._keys.nbytes
         return f"KV cache of {self.blocks} blocks of {SIZE} tokens, {nbytes / 2**20:,.0f} MiB, by {FILE}"
 
-    def observed(self, batch: Batch[Sequence]) -> dict[str, Any]:
-        """Fields of the step log for the step of this batch."""
+    def step(self, batch: Batch[Sequence]) -> dict[str, Any]:
+        left = self.tokens(batch)
+        fields = super().step(batch)
         used = len({block for table in self._tables.values() for block in table})
         found, self._found = [self._found.pop(sequence.name, 0) for sequence in batch], {}
         copied, self._copied = self._copied, 0
-        return {"kv_blocks": self.blocks, "kv_blocks_used": used, "cached": found, "copied": copied}
+        blocks = {"kv_blocks": self.blocks, "kv_blocks_used": used, "cached": found, "copied": copied}
+        # What was cached is known only after the blocks were taken.
+        tokens = [count - cached for count, cached in zip(left, found, strict=True)]
+        return {**fields, **blocks, "tokens": tokens}
 
     def logits(self, batch: Batch[Sequence]) -> torch.Tensor:
         """Scores of the next token of each sequence, [batch, vocab]. Raises Refusal if the manager fails."""
@@ -128,9 +132,9 @@ class PagedDecoder(Decoder):
         self._values[:, target] = self._values[:, source]
         self._copied += 1
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, request: Sequence) -> None:
         """Give the blocks of a sequence back; harmless where it has none. Raises Refusal if the manager fails."""
-        number, sequence.slot, sequence.cached = sequence.slot, None, 0
+        number, request.slot, request.cached = request.slot, None, 0
         if number is not None and self._tables.pop(number, None) is not None:
             self._tokens.pop(number, None)
             self._own.call(self._manager.free, number)

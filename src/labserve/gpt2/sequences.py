@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from labserve.params import SAMPLING, BadInput, RequestParameter, parse_parameters, text
 from labserve.slot_scheduler import SlotRequest
 from labserve.text.detok import Detokenizer
-from labserve.text.logprobs import MOST, LogProb
+from labserve.text.logprobs import MOST
 from labserve.text.sampling import Sampler
 
 DEFAULT_MAX_TOKENS = 32
@@ -32,15 +32,13 @@ class Sequence(SlotRequest):
     sampler: Sampler
     detokenizer: Detokenizer
     rivals: int | None = None  # how many tokens it wants log probabilities of beside its own; None: of none at all
-    log_probs: dict[int, LogProb] = field(default_factory=dict)  # of its last token and its rivals
     slot: int | None = None
     cached: int = 0  # leading ids whose keys and values are in the slot
     correlation: int = 0  # Triton's correlation id, if its model is iterative, which also needs:
-    running: bool = False  # it holds a slot
     sender: Any = None  # where its last answer went
     round: int = 0  # the last execution that it was in,
     seen: float = field(default_factory=time.monotonic)  # when that was,
-    free: float = 0.0  # and how long no execution had been in progress until then (see `roster.Stamp`)
+    free: float = 0.0  # and how long no execution had been in progress until then (see `running.Stamp`)
     asked: float = 0.0  # when its client was last asked after
 
     @property

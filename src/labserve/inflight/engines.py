@@ -1,16 +1,30 @@
 """The engines that can stand behind ``tensorrt_llm``, by name; only the one that is chosen is imported."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
-from labsched.features import AUTO, Features
+from labsched.features import AUTO, Features, InForce
 from labsched.kv_budget import KVBudget
-from labserve.cache_room import CacheRoom
-from labserve.model_shape import ModelShape
+from labserve.inflight.logprobs import LogProbs
+from labserve.model_shape import ModelShape, kv_budget
 
 ENGINES = {"openvino": "OpenVinoEngine", "transformers": "TransformersEngine"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A scheduler with its engine, as a model's configuration asks for them."""
+
+    scheduler: Any  # labsched's `Scheduler`, or vLLM's (labserve/vllm/engine.py)
+    shape: ModelShape
+    kv: KVBudget
+    features: Features
+    log_probs: LogProbs
+    in_force: list[InForce]  # for `labctl status`
+    described: str  # in one line, for the server's log
+    own: str = ""  # the learner's files that take the place of the scheduler, or of vLLM's arguments
 
 
 def open_engine(
@@ -44,14 +58,7 @@ def open_engine(
         if draft.vocabulary != shape.vocabulary:
             raise ValueError(f"draft_model: it has {draft.vocabulary:,} tokens, the model {shape.vocabulary:,}")
         token_bytes += kind.token_bytes(draft, exact, device, stored)
-    room = CacheRoom.of(word, shape, batch, device)
-    kv = KVBudget.of(
-        room.tokens,
-        word("kv_cache_free_gpu_mem_fraction"),
-        memory=room.memory,
-        token_bytes=token_bytes,
-        block_size=module.BLOCK_SIZE,
-    )
+    kv = kv_budget(word, shape, batch, device, token_bytes, module.BLOCK_SIZE)
     where = {} if device == "cpu" else {"device": device}
     engine = kind(word("gpt_model_path"), kv, batch, exact, int(word("threads")), features, **where)
     engine.warm_up()

@@ -11,10 +11,10 @@ from tokenizers import Tokenizer
 
 from labsched.request import Request
 from labserve.codegen.batch_decoder import OpenVinoDecoder
-from labserve.observe.texts import find_tokenizer
 from labserve.params import BadInput
 from labserve.processor import threads_of
 from labserve.text.logprobs import LOGPROBS, as_json, log_probs
+from labserve.text.prompts import find_tokenizer
 
 
 class LogProbs:

@@ -12,7 +12,7 @@ import openvino_genai as genai
 
 from labsched.features import AUTO, DRAFT, NONE, PROMPT_LOOKUP, U8, Features
 from labsched.kv_budget import KVBudget
-from labsched.sampling_options import Sampling
+from labsched.request import Sampling
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput
 from labserve.processor import threads_of

@@ -2,16 +2,15 @@
 
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from labsched.request import DEFAULT_PRIORITY, MOST_PRIORITY, Request
-from labsched.sampling_options import Sampling
+from labsched.request import DEFAULT_PRIORITY, MOST_PRIORITY, Sampling
 from labserve import params
+from labserve.driver import ServedRequest
 from labserve.model_shape import ModelShape
-from labserve.params import BadInput
-from labserve.tensors import Read, read_number, read_single, read_word_lists
+from labserve.params import BadInput, Read, read_number, read_single, read_word_lists
 from labserve.text.logprobs import LOGPROBS, MOST
 
 LONGEST_TENANT = 64
@@ -19,8 +18,10 @@ PRIORITY = params.RequestParameter(int, 1, MOST_PRIORITY)
 RIVALS = params.RequestParameter(int, 0, MOST)
 
 
-def parse_generation(id: str, read: Read, shape: ModelShape) -> Request:
-    """The request that the tensors ask for. Raises BadInput."""
+def parse_generation(
+    id: str, read: Read, shape: ModelShape, kind: type[ServedRequest] = ServedRequest
+) -> ServedRequest:
+    """The request of this kind that the tensors ask for. Raises BadInput."""
     prompt = _prompt(read, shape)
     limit = int(read_single(read, "request_output_len", 0))
     if limit < 1:
@@ -35,54 +36,39 @@ def parse_generation(id: str, read: Read, shape: ModelShape) -> Request:
         raise BadInput("bad_words_list", "this engine cannot forbid words (bad_words)")
     stop_words = read_word_lists(read("stop_words_list"))
     streaming = bool(read_single(read, "streaming", False))
-    return Request(id, prompt, limit, _sampling(read), stop_words, streaming)
+    return kind(id, prompt, limit, _sampling(read), stop_words, streaming=streaming)
 
 
-def tenant_and_priority(parameters: str) -> tuple[str, int]:
-    """A request's tenant and priority: its parameters `tenant` and `request_priority`, which no tensor carries.
+class TokenParameters(NamedTuple):
+    """What a request's parameters ask for, which no tensor carries.
 
     Triton uses a request's own `priority` for the queue in front of a model, and does not pass it on to the model.
+    """
+
+    tenant: str
+    priority: int
+    rivals: int | None  # how many likely tokens it wants log probabilities of beside its own; None: of none at all
+    schema: dict[str, Any] | None  # the JSON schema that its answer is to follow
+
+
+def read_parameters(text: str, masks: bool) -> TokenParameters:
+    """Read `tenant`, `request_priority`, `logprobs` and `structured_outputs`; others are ignored. Raises BadInput.
 
     Args:
-        parameters: a request's `parameters()`: a JSON object as text, or "". Other parameters are ignored.
-
-    Raises BadInput.
+        text: a request's `parameters()`: a JSON object, or "".
+        masks: whether the engine can mask tokens.
     """
-    given = json.loads(parameters) if parameters else {}
+    given = json.loads(text) if text else {}
     tenant = given.get("tenant", "")
     if not isinstance(tenant, str) or len(tenant) > LONGEST_TENANT:
         raise BadInput("tenant", f"expected a text of at most {LONGEST_TENANT} characters")
-    priority = given.get("request_priority", DEFAULT_PRIORITY)
-    return tenant, params.read_value("request_priority", priority, PRIORITY)
-
-
-def rivals(parameters: str) -> int | None:
-    """How many likeliest tokens it wants the log probabilities of beside its own, from the parameter `logprobs`.
-
-    None: it wants none at all. Raises BadInput.
-    """
-    given = json.loads(parameters) if parameters else {}
-    if LOGPROBS not in given:
-        return None
-    count: int = params.read_value(LOGPROBS, given[LOGPROBS], RIVALS)
-    return count
-
-
-def schema(parameters: str, able: bool) -> dict[str, Any] | None:
-    """The JSON schema that an answer is to follow, from the parameter `structured_outputs`; None for none.
-
-    Args:
-        parameters: as of `tenant_and_priority`.
-        able: whether the engine masks tokens.
-
-    Raises BadInput.
-    """
-    raw = json.loads(parameters).get(params.STRUCTURED) if parameters else None
-    if raw is None:
-        return None
-    if not able:
+    priority = params.read_value("request_priority", given.get("request_priority", DEFAULT_PRIORITY), PRIORITY)
+    rivals = params.read_value(LOGPROBS, given[LOGPROBS], RIVALS) if LOGPROBS in given else None
+    structured = given.get(params.STRUCTURED)
+    if structured is not None and not masks:
         raise BadInput(params.STRUCTURED, "this engine cannot mask tokens; engine=vllm can")
-    return params.json_schema(raw)
+    schema = None if structured is None else params.json_schema(structured)
+    return TokenParameters(tenant, priority, rivals, schema)
 
 
 def _prompt(read: Read, shape: ModelShape) -> list[int]:

@@ -1,64 +1,21 @@
 """The scheduler and the engine behind ``tensorrt_llm``, made from the words of its ``config.pbtxt``."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from labsched.engine import Engine
-from labsched.features import Features, InForce
-from labsched.kv_budget import KVBudget
+from labsched.features import InForce
 from labsched.order import order
 from labsched.own import FILE, scheduler_beside
 from labsched.pace import Pace
 from labsched.policy import BATCHING, effective_policy
 from labsched.scheduler import Scheduler
-from labserve.inflight.engines import open_engine
+from labserve.inflight.engines import Setup, open_engine
 from labserve.inflight.logprobs import LogProbs
 from labserve.model_shape import ModelShape
-from labserve.vllm.setup import VllmSetup, set_up_vllm
+from labserve.vllm.setup import set_up_vllm
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """The scheduler and its engine; and the policy as asked, with the reason if another one is in force."""
-
-    shape: ModelShape
-    engine: Engine
-    kv: KVBudget
-    features: Features
-    scheduler: Scheduler
-    asked_policy: str
-    reason: str
-    log_probs: LogProbs
-
-    @property
-    def own(self) -> str:
-        """The learner's file that takes the scheduler's place; "" if it is the shipped one."""
-        return "" if type(self.scheduler) is Scheduler else FILE
-
-    def in_force(self, word: Callable[[str], str]) -> list[InForce]:
-        """For ``labserve.observe.effective``."""
-        return [
-            InForce("batch_scheduler_policy", self.asked_policy, self.scheduler.policy.value, self.reason),
-            *self.features.in_force(word),
-            InForce("scheduling", word("scheduling"), word("scheduling")),
-            InForce("pace", word("pace"), word("pace")),
-        ]
-
-    def describe(self, word: Callable[[str], str]) -> str:
-        """One line for the server's log."""
-        reason = f" ({self.reason})" if self.reason else ""
-        return (
-            f"{word('gpt_model_type')}, {self.scheduler.policy.value}{reason}: at most {self.scheduler.max_running} "
-            f"sequences, {self.kv.blocks:,} KV blocks of {self.kv.block_size} tokens "
-            f"({self.engine.cache_bytes / 2**20:,.0f} MiB)"
-        )
-
-
-AnySetup = Setup | VllmSetup
-
-
-def open_scheduler(word: Callable[[str], str], device: str, beside: Path | None = None) -> AnySetup:
+def open_scheduler(word: Callable[[str], str], device: str, beside: Path | None = None) -> Setup:
     """The scheduler that a model's configuration asks for, with its engine: the labs' own, or vLLM's.
 
     See `set_up_scheduler` and `set_up_vllm`.
@@ -93,4 +50,15 @@ def set_up_scheduler(word: Callable[[str], str], device: str, kind: type[Schedul
     engine, kv, features = open_engine(word, shape, limit, device)
     scheduler = kind(engine, kv, policy, limit, static, features, order(word("scheduling")))
     scheduler.pace = Pace.of(word("pace"), word("pace_shape"), word("pace_slower") or "1", word("pace_table"))
-    return Setup(shape, engine, kv, features, scheduler, asked, reason, LogProbs(word))
+    in_force = [
+        InForce("batch_scheduler_policy", asked, policy.value, reason),
+        *features.in_force(word),
+        InForce("scheduling", word("scheduling"), word("scheduling")),
+        InForce("pace", word("pace"), word("pace")),
+    ]
+    described = (
+        f"{batching}, {policy.value}{reason and f' ({reason})'}: at most {limit} sequences, {kv.blocks:,} KV blocks of "
+        f"{kv.block_size} tokens ({engine.cache_bytes / 2**20:,.0f} MiB)"
+    )
+    own = "" if kind is Scheduler else FILE
+    return Setup(scheduler, shape, kv, features, LogProbs(word), in_force, described, own)

@@ -16,7 +16,7 @@ from transformers.generation.continuous_batching import ContinuousBatchingManage
 
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
-from labsched.sampling_options import Sampling
+from labsched.request import Sampling
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput
 from labserve.processor import has_bf16, threads_of

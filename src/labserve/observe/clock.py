@@ -10,11 +10,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from labserve.observe.replica import own_folder
-
 VERSION = 1
 CONTROL = "clock.json"  # in the stack's run folder, written by labctl
 POLL_S = 0.005  # between two looks of a model that is held
+
+
+def own_folder(run_dir: str) -> str:
+    """This server's part of the stack's run folder; all of it, where the stack has one server.
+
+    Several servers may serve one stack out of one repository: what each writes goes into a folder of its own.
+    """
+    number = os.environ.get("LABS_REPLICA", "")
+    if not run_dir or not number:
+        return run_dir
+    return f"{run_dir}/replica-{number}"
 
 
 class StepClock:

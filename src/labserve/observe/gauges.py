@@ -4,20 +4,20 @@ One naming scheme (docs/operate/metrics.md): a histogram or gauge is named for w
 one (`_seconds`); a counter ends in `_total`.
 """
 
-import threading
+import json
+import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import triton_python_backend_utils as pb_utils
 
-from labserve.observe.goodput import USUAL, GoodputCounter, Life
-from labserve.observe.periodic import PeriodicCall
 from labserve.observe.tracing import Tracer
 
-FLUSH_S = 0.25  # seconds between two messages to the server
-MOST_OBSERVATIONS = 16  # of one histogram in that time: each is a message, and what is more is thinned out evenly
+MOST_OBSERVATIONS = 16  # of one histogram in a flush: each is a message, and what is more is thinned out evenly
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
 POWERS = tuple(float(2**n) for n in range(8))
 TOKENS = tuple(float(2**n) for n in range(13))
@@ -60,72 +60,102 @@ METRICS = {
 
 Value = float | Mapping[str, float]
 USAGE = ("kv_blocks_used", "kv_blocks"), ("running", "slots")  # the first that a model has
+#: Goodput's limits, in the environment's LABS_SLO as labctl writes them: "ttft<500ms,tpot<60ms". Without it nothing is
+#: counted.
+LIMIT = re.compile(r"(ttft|tpot)<([0-9.]+)ms")
+ANSWERED, FAILED = ("length", "stop"), "failed"  # why a request ended that has its whole answer, or an error
+MOST_CLASSES, LONGEST = 32, 64  # of names that /metrics has: a name is the client's, and each makes a metric
+OTHERS, USUAL = "others", "default"
 
 
-class Origin(NamedTuple):
-    """A request's class for goodput, and its trace context; "": it is not traced."""
+@dataclass(slots=True)
+class Life:
+    """A request that is here: when it came, and its first and last tokens (0 while it has none), in monotonic seconds.
 
+    `kind` is its class for goodput, and `trace` the context of its client's trace; "": it is not traced.
+    """
+
+    arrived: float
     kind: str = USUAL
-    context: str = ""
+    trace: str = ""
+    first: float = 0.0
+    latest: float = 0.0
+    tokens: int = 0
+
+    def within(self, limits: Mapping[str, float]) -> bool:
+        """Whether its times, in ms, meet the limits. The TPOT of an answer of one token is 0."""
+        times = {
+            "ttft": 1e3 * (self.first - self.arrived),
+            "tpot": 1e3 * (self.latest - self.first) / max(1, self.tokens - 1),
+        }
+        return self.tokens > 0 and all(times[name] <= limit for name, limit in limits.items())
 
 
 class Gauges:
     """The metrics of one model: `Gauges("iterative-gpt2", slots=8, running=0, tokens_total=0)`.
 
-    A message to the server and back takes 70 us, which a step need not wait for a dozen times: values are kept here,
-    and a thread hands on what changed, four times a second. It ends with `close`, or with this object. Each message
-    also wakes a thread here and one of the server, on processors where the next step computes: so they are few.
-
-    New values belong to the thread that holds the lock; what the server has belongs to the one that flushes: the
-    maker's, then the publishing thread, then the closer's. Live requests belong to the model's threads.
+    A message to the server and back takes 70 us, and wakes a thread of the server on processors where the next step
+    computes. So values are kept here, and `flush` hands on what changed. All of it belongs to one thread, the writer's
+    (labserve/observe/recorder.py) from the first request on.
     """
 
     def __init__(self, model: str, **first: Value) -> None:
         self._model = model
-        self._lock = threading.Lock()
         self._families: dict[str, Any] = {}  # a metric lives as long as its family's Python object
         self._metrics: dict[tuple[str, str], Any] = {}
         self._values: dict[tuple[str, str], float] = {}  # gauges to be set, counters to be added
         self._observed: dict[tuple[str, str], list[float]] = {}
         self._shown: dict[tuple[str, str], float] = {}  # gauges as the server has them
-        self._parts: dict[str, float] = {}  # of USAGE
+        self._usage = next(((used, first[whole]) for used, whole in USAGE if first.get(whole)), None)
         self._lives: dict[str, Life] = {}  # by the names of live requests
-        self._goodput = GoodputCounter()
-        self._tracer = Tracer(model)
+        self._limits = {name: float(limit) for name, limit in LIMIT.findall(os.environ.get("LABS_SLO", ""))}
+        self._classes: set[str] = set()
+        self._tracer = Tracer(model) if os.environ.get("LABS_TRACE") else None
         self.update(**first)
         self.flush()
-        self.publishing = PeriodicCall(FLUSH_S, self.flush)
 
     def update(self, **values: Value) -> None:
         """Set gauges to their new values, add to counters, observe a value of a histogram."""
-        with self._lock:
-            for name, new in values.items():
-                if isinstance(new, Mapping):
-                    for label, value in new.items():
-                        self._take(name, label, value)
-                else:
-                    self._take(name, "", new)
-            self._use({name: values[name] for pair in USAGE for name in pair if name in values})
+        for name, new in values.items():
+            for label, value in new.items() if isinstance(new, Mapping) else (("", new),):
+                self._take(name, label, value)
+        if self._usage and self._usage[0] in values:
+            used, whole = self._usage
+            self._take("kv_usage", "", values[used] / whole)  # type: ignore[operator]
 
-    def origin(self, request: Any) -> Origin:
-        """The facts that Triton's `request` has about where it comes from."""
-        return Origin(self._goodput.kind(request), self._tracer.context(request))
+    def life(self, request: Any, at: float) -> Life:
+        """Note what Triton's `request` has to say about where it comes from, at its arrival (monotonic seconds)."""
+        return Life(at, self._class_of(request), self._tracer.context(request) if self._tracer else "")
 
-    def arrived(self, name: str, origin: Origin | None = None, at: float | None = None) -> None:
-        """A request has come, under the name that `step` will use for it.
+    def _class_of(self, request: Any) -> str:
+        """The class of a Triton request: its parameter `tenant`, else its `request_priority`."""
+        if not self._limits:
+            return USUAL
+        given: dict[str, Any] = {}
+        with suppress(Exception):  # an older Triton has no parameters; what is wrong with them is the model's affair
+            given = json.loads(request.parameters() or "{}")
+        priority = given.get("request_priority")
+        name = str(given.get("tenant") or (f"priority {priority}" if priority else USUAL))[:LONGEST]
+        if name not in self._classes and len(self._classes) >= MOST_CLASSES:
+            return OTHERS
+        self._classes.add(name)
+        return name
 
-        Args:
-            at: monotonic seconds; else it is now.
+    def arrived(self, name: str, life: Life) -> None:
+        """A request has come, under the name that `step` will use for it."""
+        self._lives[name] = life
+
+    def gone(self, name: str, why: str = "") -> None:
+        """A request has left, and why, in the words of the step log; harmless when it had left before.
+
+        A request that its client gave up counts for goodput on neither side.
         """
-        origin = origin or Origin()
-        self._lives[name] = Life(time.monotonic() if at is None else at, origin.kind)
-        self._tracer.begin(name, origin.context)
-
-    def gone(self, request: str, why: str = "") -> None:
-        """A request has left, and why, in the words of the step log; harmless when it had left before."""
-        if life := self._lives.pop(request, None):
-            self.update(**self._goodput.ended(life, why))
-        self._tracer.end(request)
+        life = self._lives.pop(name, None)
+        if life and self._limits and why in (*ANSWERED, FAILED):
+            good = why != FAILED and life.within(self._limits)
+            self.update(slo_requests_total={life.kind: 1}, slo_good_total={life.kind: int(good)})
+        if life and self._tracer:
+            self._tracer.end(name, life.trace, life.arrived, life.first, life.tokens)
 
     def step(
         self, requests: Sequence[str], phase: str, tokens: Sequence[int], made: Sequence[int], over: float | None = None
@@ -143,25 +173,7 @@ class Gauges:
         prefill = 0
         if "p" in phase:
             prefill = sum(count for letter, count in zip(phase, tokens, strict=True) if letter == "p")
-        computed = {"prefill": prefill, "decode": sum(tokens) - prefill}
-        with self._lock:
-            self._take("steps_total", "", 1)
-            self._take("tokens_total", "", sum(made))
-            self._take("batch_size", "", len(requests))
-            for part, count in computed.items():
-                if count:
-                    self._take("step_tokens", part, count)
-            first, later = self._take_tokens(requests, made, now)
-            for name, seconds in (("time_to_first_token_seconds", first), ("inter_token_latency_seconds", later)):
-                if seconds:
-                    self._observed.setdefault((name, ""), []).extend(seconds)
-        if self._tracer.traces:
-            for request, count in zip(requests, made, strict=True):
-                self._tracer.token(request, count)
-
-    def _take_tokens(self, requests: Sequence[str], made: Sequence[int], now: float) -> tuple[list[float], list[float]]:
-        """Requests have new tokens, all at the same moment: seconds that a first token took, and a later one."""
-        first, later = [], []
+        first, later = [], []  # seconds that a first token took, and one after another
         for life, count in zip(map(self._lives.get, requests), made, strict=True):
             if count and life:
                 if life.latest:
@@ -171,13 +183,15 @@ class Gauges:
                     life.first = now
                 life.latest = now
                 life.tokens += count
-        return first, later
-
-    def _use(self, parts: Mapping[str, Any]) -> None:
-        self._parts |= parts
-        used, whole = next((pair for pair in USAGE if self._parts.get(pair[1])), ("", ""))
-        if parts and whole:
-            self._take("kv_usage", "", self._parts.get(used, 0) / self._parts[whole])
+        self._take("steps_total", "", 1)
+        self._take("tokens_total", "", sum(made))
+        self._take("batch_size", "", len(requests))
+        for part, count in (("prefill", prefill), ("decode", sum(tokens) - prefill)):
+            if count:
+                self._take("step_tokens", part, count)
+        for name, seconds in (("time_to_first_token_seconds", first), ("inter_token_latency_seconds", later)):
+            if seconds:
+                self._observed.setdefault((name, ""), []).extend(seconds)
 
     def _take(self, name: str, label: str, value: float) -> None:
         if METRICS[name].buckets:
@@ -188,9 +202,8 @@ class Gauges:
 
     def flush(self) -> None:
         """Send the server what is new."""
-        with self._lock:
-            values, self._values = self._values, {}
-            observed, self._observed = self._observed, {}
+        values, self._values = self._values, {}
+        observed, self._observed = self._observed, {}
         try:
             while values:
                 (name, label), value = next(iter(values.items()))
@@ -205,13 +218,11 @@ class Gauges:
                 metric = self._metric(name, label)
                 for value in thin_out(observations):
                     metric.observe(value)
-        except Exception:
-            with self._lock:  # keep the values that the server did not get for the next time
-                for (name, label), value in values.items():
-                    if name.endswith("_total") or (name, label) not in self._values:
-                        self._take(name, label, value)
+        except Exception:  # keep the values that the server did not get for the next time
+            for (name, label), value in values.items():
+                if name.endswith("_total") or (name, label) not in self._values:
+                    self._take(name, label, value)
             raise
-        self._tracer.send()
 
     def _metric(self, name: str, label: str) -> Any:
         if (name, label) not in self._metrics:
@@ -229,9 +240,10 @@ class Gauges:
 
     def close(self) -> None:
         """Hand on what is left; the model is being unloaded."""
-        self.publishing.close()
         with suppress(Exception):  # a server on its way down takes nothing any more
             self.flush()
+        if self._tracer:
+            self._tracer.close()
 
 
 def _kind(name: str, shown: Shown) -> Any:

@@ -1,8 +1,8 @@
 """A request's time inside a model as a span of its client's trace, sent to an OTLP/HTTP receiver as JSON.
 
 Triton (in its OpenTelemetry mode) has a span for each model that a request goes through; where a model answers outside
-of `execute`, that span is over at once. The environment's LABS_TRACE is the receiver's address; without it nothing is
-traced.
+of `execute`, that span is over at once. The environment's LABS_TRACE is the receiver's address; without it there is no
+`Tracer`.
 """
 
 import contextlib
@@ -13,62 +13,58 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
+
+from labserve.observe.periodic import PeriodicCall
 
 MOST_WAITING = 2048  # spans that were not sent yet; what is more is lost
 TIMEOUT_S = 2.0
+SEND_S = 0.25
 INTERNAL = 1  # kind of span
 
 
-@dataclass(slots=True)
-class _Span:
-    """A request in the model: when it came, when its first token did. Times are nanoseconds since the epoch."""
-
-    trace: str
-    parent: str
-    name: str
-    began: int = field(default_factory=time.time_ns)
-    first: int = 0
-    tokens: int = 0
-
-
 class Tracer:
-    """Spans by the names of live requests; `send` sends the spans of ended requests.
+    """Spans of requests that have ended, sent four times a second by a thread of its own: a receiver may be away.
 
-    The model's threads own the live ones and append the ended ones; the thread that sends takes them from the left.
+    One thread appends them, and the thread that sends takes them from the left.
     """
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self._url = os.environ.get("LABS_TRACE", "")
-        self._live: dict[str, _Span] = {}
+        self._url = os.environ["LABS_TRACE"]
         self._ended: deque[dict[str, Any]] = deque()
+        self.sending = PeriodicCall(SEND_S, self.send)
 
     def context(self, request: Any) -> str:
-        """The trace context of Triton's request; "": it is not traced."""
-        return _traceparent(request) if self._url else ""
+        """The context that Triton gives, as W3C's header: "00-<trace>-<span>-<flags>"; "" if it traces nothing."""
+        with contextlib.suppress(Exception):  # an older Triton has no such function, an untraced request no context
+            return str(json.loads(request.trace().get_context())["traceparent"])
+        return ""
 
-    def begin(self, name: str, context: str) -> None:
-        """The request has come; it is traced if it has a context."""
+    def end(self, name: str, context: str, arrived: float, first: float, tokens: int) -> None:
+        """The request has left; harmless for one that is not traced.
+
+        Args:
+            arrived, first: when it came, and its first token did (0: it has none), in monotonic seconds.
+        """
         parts = context.split("-")
-        if len(parts) == 4:
-            self._live[name] = _Span(parts[1], parts[2], name)
-
-    @property
-    def traces(self) -> bool:
-        """Whether a request that is here is traced."""
-        return bool(self._live)
-
-    def token(self, name: str, count: int) -> None:
-        if count and (span := self._live.get(name)):
-            span.first = span.first or time.time_ns()
-            span.tokens += count
-
-    def end(self, name: str) -> None:
-        """The request has left; harmless for one that is not traced."""
-        if (span := self._live.pop(name, None)) and len(self._ended) < MOST_WAITING:
-            self._ended.append(self._document(span))
+        if len(parts) != 4 or len(self._ended) >= MOST_WAITING:
+            return
+        since_epoch = time.time() - time.monotonic()
+        moments = [str(round((since_epoch + moment) * 1e9)) for moment in (arrived, first, time.monotonic())]
+        self._ended.append(
+            {
+                "traceId": parts[1],
+                "spanId": secrets.token_hex(8),
+                "parentSpanId": parts[2],
+                "name": f"scheduled {self._model}",
+                "kind": INTERNAL,
+                "startTimeUnixNano": moments[0],
+                "endTimeUnixNano": moments[2],
+                "attributes": [_attribute("request", name), {"key": "tokens", "value": {"intValue": str(tokens)}}],
+                "events": [{"timeUnixNano": moments[1], "name": "first token"}] if first else [],
+            }
+        )
 
     def send(self) -> None:
         """Send the spans that have ended. If the receiver cannot be reached, they are sent with the next ones."""
@@ -87,28 +83,10 @@ class Tracer:
         except OSError:
             self._ended.extendleft(reversed(spans[: max(0, MOST_WAITING - len(self._ended))]))
 
-    def _document(self, span: _Span) -> dict[str, Any]:
-        return {
-            "traceId": span.trace,
-            "spanId": secrets.token_hex(8),
-            "parentSpanId": span.parent,
-            "name": f"scheduled {self._model}",
-            "kind": INTERNAL,
-            "startTimeUnixNano": str(span.began),
-            "endTimeUnixNano": str(time.time_ns()),
-            "attributes": [
-                _attribute("request", span.name),
-                {"key": "tokens", "value": {"intValue": str(span.tokens)}},
-            ],
-            "events": [{"timeUnixNano": str(span.first), "name": "first token"}] if span.first else [],
-        }
-
-
-def _traceparent(request: Any) -> str:
-    """The context that Triton gives, as W3C's header: "00-<trace>-<span>-<flags>"; "" if it traces nothing."""
-    with contextlib.suppress(Exception):  # an older Triton has no such function, an untraced request no context
-        return str(json.loads(request.trace().get_context())["traceparent"])
-    return ""
+    def close(self) -> None:
+        """Send what is left; the model is being unloaded."""
+        self.sending.close()
+        self.send()
 
 
 def _attribute(key: str, value: str) -> dict[str, Any]:

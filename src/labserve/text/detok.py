@@ -13,10 +13,10 @@ class Detokenizer:
     know are without text, as in `decode`.
     """
 
-    __slots__ = ("_context", "_given", "_known", "_pending", "_tokenizer")
+    __slots__ = ("_context", "_given", "_known", "_pending", "tokenizer")
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._known = tokenizer.get_vocab_size()
         # Each step decodes only a short window: the ids since the last clean boundary, after a few ids of
         # context (some tokenizers write a token differently at the beginning of a text).
@@ -41,5 +41,5 @@ class Detokenizer:
         return piece
 
     def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
         return text

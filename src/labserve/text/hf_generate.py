@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from labserve.params import BadInput, Refusal, text
+from labserve.params import BadInput, Read, Refusal, text
 from labserve.processor import threads_of
-from labserve.tensors import Read
 
 LOOK_AROUND = 8  # steps between two questions whether the clients are still there
 

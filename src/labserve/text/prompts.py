@@ -25,6 +25,14 @@ def open_tokenizer(folder: str) -> Tokenizer:
     return tokenizer
 
 
+def find_tokenizer(folder: str) -> Tokenizer | None:
+    """The tokenizer of a folder of weights or of an engine; None if it has none that can be read."""
+    try:
+        return Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    except Exception:  # the library raises nothing narrower
+        return None
+
+
 def texts(query: np.ndarray[Any, Any]) -> list[str]:
     """The texts of a `[rows, 1]` tensor. Raises BadInput for another shape, an empty, overlong or invalid text."""
     if query.shape[1:] != (1,):

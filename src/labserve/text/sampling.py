@@ -88,18 +88,13 @@ def choose(logits: Any, samplers: Sequence[Sampler]) -> list[int | Exception]:
 
 def likeliest(logits: Any) -> tuple[list[float], list[int]]:
     """The best score of each row of `logits` [batch, vocab], and its token. NaN is greater than anything."""
-    if _elsewhere(logits):  # only the winners leave the device
+    if not isinstance(logits, np.ndarray) and logits.device.type != "cpu":  # only the winners leave the device
         best, tokens = logits.max(dim=-1)
     else:
         scores = as_array(logits)
         tokens = scores.argmax(-1)
         best = np.take_along_axis(scores, tokens[:, None], -1)[:, 0]
     return best.tolist(), tokens.tolist()
-
-
-def _elsewhere(logits: Any) -> bool:
-    """Whether these are PyTorch's, on a GPU."""
-    return not isinstance(logits, np.ndarray) and logits.device.type != "cpu"
 
 
 def as_array(logits: Any) -> np.ndarray[Any, Any]:

@@ -14,10 +14,9 @@ from labsched.request import Request
 from labsched.vllm.recorder import ARGUMENTS, recording_class
 from labserve.model_shape import ModelShape
 from labserve.vllm.engine import VllmScheduler
-from labserve.vllm.gate import Gate
 from labserve.vllm.settings import VllmSettings, Word
 from labserve.vllm.setup import ENVIRONMENT, IN_FLIGHT
-from labserve.vllm.watched import watched_scheduler
+from labserve.vllm.watched import Gate, watched_scheduler
 
 HEAD = 64  # numbers of an attention head: any that vLLM takes, for none is computed
 TINY = {
@@ -62,7 +61,7 @@ class _CountingLLM:
         self._came = 0
 
     def add_request(self, id: str, prompt: dict[str, list[int]], params: Any, priority: int) -> str:
-        from vllm.v1.request import Request as VllmRequest
+        from vllm.v1.request import Request as TheirRequest
 
         answer = self.answers[id]
         if not answer.word:  # a stop word is found by the caller, as on the server
@@ -72,7 +71,7 @@ class _CountingLLM:
             else:
                 params.max_tokens = len(answer.tokens)
         self._came += 1
-        request = VllmRequest(
+        request = TheirRequest(
             id,
             prompt["prompt_token_ids"],
             params,

@@ -9,19 +9,20 @@ decided, before it is known which requests the first one ends. Such a request is
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from labsched.features import NONE
 from labsched.plan import Because, Shares, StepPlan, waiting_fields
 from labsched.policy import Policy
-from labsched.request import End, Request
-from labsched.sampling_options import Sampling
+from labsched.request import End, Request, Sampling
 from labsched.slots import Slots
 from labsched.step import Step
 from labsched.vllm.decision import Decision, queue
+from labserve.driver import ServedRequest
 from labserve.params import STRUCTURED, BadInput, Refusal
 from labserve.vllm.grammars import Grammars, grammar_of
 from labserve.vllm.settings import VllmSettings
@@ -33,12 +34,32 @@ PATIENCE_S = 0.005, 0.1  # at least and at most: what a step of a GPU takes, abo
 CUT = ("abort", "error")  # vllm/v1/engine/__init__.py: FinishReason, of an answer that is not whole
 
 
+@dataclass(slots=True, eq=False)
+class VllmRequest(ServedRequest):
+    """A request with what only vLLM has. A scheduler of vLLM's takes others, too."""
+
+    schema: dict[str, Any] | None = None  # JSON schema of its text
+    grammar: Any = None  # the future result of trying the grammar of its answer (grammars.py)
+
+
+@dataclass(slots=True, eq=False)
+class TextRequest(VllmRequest):
+    """A request of text, which asks for outputs by their names (text.py); `sampling` is vLLM's own."""
+
+    prefix: str = ""  # put before the answer
+    more: Sequence[str] = ()  # of text.MORE
+    latest: Any = None  # vLLM's last `RequestOutput`
+    sent: int = 0  # characters of the answer so far, and so below
+    sent_tokens: int = 0
+    sent_logprobs: int = 0
+
+
 class VllmScheduler:
     """Requests in vLLM, by the labs' names (vLLM: `Request`, vllm/v1/request.py).
 
     Args:
         engine: a `vllm.LLMEngine` whose scheduler is `watched`.
-        static: whether a gate lets requests in a batch at a time (labserve/vllm/gate.py).
+        static: whether a gate lets requests in a batch at a time (labserve/vllm/watched.py).
         guide: a scheduler of the labs' kind, which orders vLLM's queue and its running requests.
 
     `ahead`: whether a step may be decided while another is in flight, where vLLM schedules asynchronously.
@@ -65,7 +86,7 @@ class VllmScheduler:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def compile(self, request: Request) -> "Future[None] | None":
+    def compile(self, request: VllmRequest) -> "Future[None] | None":
         """Have the grammar of a request's answer tried in a process of its own (`labserve.vllm.grammars`).
 
         Returns:
@@ -74,7 +95,7 @@ class VllmScheduler:
         Raises:
             Refusal: it is too long, or too many wait.
         """
-        asked: Any = request.sampling.structured_outputs if request.asked is not None else structured_outputs(request)  # type: ignore[union-attr]
+        asked: Any = structured_outputs(request)
         if asked is not None and request.grammar is None:
             config = self.engine.vllm_config.structured_outputs_config
             request.grammar = self._grammars.compile(*grammar_of(asked, config))
@@ -86,7 +107,7 @@ class VllmScheduler:
 
         Raises BadInput for one that could never run, Refusal where vLLM refuses it.
         """
-        text = request.asked is not None
+        text = isinstance(request, TextRequest)
         if text:  # vLLM's own limit is that of the sequence
             rest = max(0, self._settings.longest - len(request.prompt))
             request.limit = min(request.sampling.max_tokens or rest, rest)  # type: ignore[union-attr]
@@ -97,7 +118,7 @@ class VllmScheduler:
                 f"{len(request.prompt):,} prompt and {request.limit:,} output tokens are more than a sequence may have "
                 f"({self._settings.longest:,}: the model's context, or the whole KV cache)",
             )
-        if grammar := self.compile(request):
+        if isinstance(request, VllmRequest) and (grammar := self.compile(request)):
             grammar.result()
         asked: Any = request.sampling if text else sampling_params(request, self._vocabulary)
         try:
@@ -249,9 +270,9 @@ class VllmScheduler:
                 continue
             answer = output.outputs[0]
             tokens = list(answer.token_ids)
-            if request.asked is not None:  # its outputs are whole: text is spelled from all of it
-                request.asked.latest, tokens = output, tokens[len(request.output) :]
-            if request.scored:
+            if isinstance(request, TextRequest):  # its outputs are whole: text is spelled from all of it
+                request.latest, tokens = output, tokens[len(request.output) :]
+            elif isinstance(request, ServedRequest) and request.scored:
                 request.scored.scores += answer.logprobs or []
             stopped, tokens = request.take(tokens)
             if stopped or output.finished:
@@ -290,8 +311,10 @@ def client_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 def structured_outputs(request: Request) -> Any:
-    """vLLM's `StructuredOutputsParams` of a request of tokens; None without a schema."""
-    if request.schema is None:
+    """vLLM's `StructuredOutputsParams` of a request; None where its answer follows no grammar."""
+    if isinstance(request, TextRequest):
+        return request.sampling.structured_outputs  # type: ignore[union-attr]
+    if not isinstance(request, VllmRequest) or request.schema is None:
         return None
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -303,7 +326,8 @@ def sampling_params(request: Request, vocabulary: int) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    asked = request.sampling or Sampling()
+    asked, structured = request.sampling or Sampling(), structured_outputs(request)
+    scored = request.scored if isinstance(request, ServedRequest) else None
     # A client that wants no end token sends an id that there is not.
     ends = asked.end_id is not None and 0 <= asked.end_id < vocabulary
     return SamplingParams(
@@ -317,9 +341,9 @@ def sampling_params(request: Request, vocabulary: int) -> Any:
         seed=asked.seed if asked.sample else None,
         stop_token_ids=[asked.end_id] if ends else None,
         # A sequence without end_id runs to its limit, as behind the other engines; but not beyond what a schema allows.
-        ignore_eos=request.schema is None,
-        structured_outputs=structured_outputs(request),
-        logprobs=request.scored.rivals if request.scored else None,
+        ignore_eos=structured is None,
+        structured_outputs=structured,
+        logprobs=scored.rivals if scored else None,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )

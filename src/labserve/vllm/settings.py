@@ -6,8 +6,7 @@ from typing import Any
 
 from labsched.features import DRAFT, NONE, PROMPT_LOOKUP, RECOMPUTE, Features, InForce
 from labsched.kv_budget import CACHE_BYTES, NULL_BLOCKS, KVBudget, number_bytes
-from labserve.cache_room import CacheRoom
-from labserve.model_shape import ModelShape
+from labserve.model_shape import ModelShape, kv_budget
 from labserve.processor import has_bf16
 from labserve.vllm.grammars import BACKEND
 
@@ -61,14 +60,7 @@ class VllmSettings:
         cache = word("kv_cache_dtype") or "auto"
         block_size = int(word("block_size") or BLOCK_SIZE)
         token_bytes = shape.token_values * number_bytes(fp32, cache)
-        room = CacheRoom.of(word, shape, limit, device)
-        kv = KVBudget.of(
-            room.tokens,
-            word("kv_cache_free_gpu_mem_fraction"),
-            memory=room.memory,
-            token_bytes=token_bytes,
-            block_size=block_size,
-        )
+        kv = kv_budget(word, shape, limit, device, token_bytes, block_size)
         longest = min(shape.context, kv.tokens)
         if not features.chunked_context and features.max_num_tokens < longest:
             raise ValueError(
@@ -123,7 +115,7 @@ class VllmSettings:
         return cls(arguments, kv, features, scheduler.max_num_seqs, longest)
 
     def in_force(self, word: Word, config: Any) -> list[InForce]:
-        """For ``labserve.observe.effective``: what vLLM made of the words.
+        """For ``labserve.observe.recorder.note_in_force``: what vLLM made of the words.
 
         Args:
             config: the engine's `VllmConfig`.

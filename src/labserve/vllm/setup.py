@@ -5,24 +5,21 @@ import locale
 import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labsched import scheduler
-from labsched.features import Features, InForce
-from labsched.kv_budget import KVBudget
 from labsched.own import FILE, class_beside
 from labsched.policy import BATCHING
+from labserve.inflight.engines import Setup
 from labserve.inflight.logprobs import LogProbs
 from labserve.model_shape import ModelShape
 from labserve.processor import threads_of
 from labserve.vllm.engine import VllmScheduler
-from labserve.vllm.gate import Gate
 from labserve.vllm.grammars import backend_config
 from labserve.vllm.guide import Guide, guide_beside
 from labserve.vllm.settings import COMPILED, VllmSettings, Word
-from labserve.vllm.watched import watched_scheduler
+from labserve.vllm.watched import Gate, watched_scheduler
 
 ARGUMENTS = "vllm.json"
 NO_COMPILER = "TORCH_COMPILE_DISABLE"
@@ -40,39 +37,7 @@ ENVIRONMENT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class VllmSetup:
-    """vLLM's engine as `Setup` of labserve/inflight/setup.py has the others."""
-
-    shape: ModelShape
-    settings: VllmSettings
-    scheduler: VllmScheduler
-    log_probs: LogProbs
-    own: str = ""  # the learner's files that change vLLM's scheduler or its arguments
-    guide: Guide | None = None
-
-    @property
-    def kv(self) -> KVBudget:
-        return self.settings.kv
-
-    @property
-    def features(self) -> Features:
-        return self.settings.features
-
-    def in_force(self, word: Word) -> list[InForce]:
-        guided = self.guide.in_force() if self.guide else []
-        return [*self.settings.in_force(word, self.scheduler.engine.vllm_config), *guided]
-
-    def describe(self, word: Word) -> str:
-        import vllm
-
-        return (
-            f"vLLM {vllm.__version__}: at most {self.scheduler.max_running} sequences, {self.kv.blocks:,} KV blocks of "
-            f"{self.kv.block_size} tokens"
-        )
-
-
-def set_up_vllm(word: Callable[[str], str], device: str, beside: Path | None = None) -> VllmSetup:
+def set_up_vllm(word: Callable[[str], str], device: str, beside: Path | None = None) -> Setup:
     """Load the engine and warm it up.
 
     Args:
@@ -104,7 +69,26 @@ def set_up_vllm(word: Callable[[str], str], device: str, beside: Path | None = N
     files = [name for name in (FILE, ARGUMENTS) if beside and (beside / name).exists()]
     guide = guide_beside(beside, settings)
     guided = VllmScheduler(engine, settings, static, guide)
-    return VllmSetup(shape, settings, guided, LogProbs(word), ", ".join(files), guide)
+    return _setup(word, shape, settings, guided, ", ".join(files), guide)
+
+
+def _setup(
+    word: Word,
+    shape: ModelShape,
+    settings: VllmSettings,
+    scheduler: VllmScheduler,
+    own: str = "",
+    guide: Guide | None = None,
+) -> Setup:
+    import vllm
+
+    kv = settings.kv
+    in_force = settings.in_force(word, scheduler.engine.vllm_config) + (guide.in_force() if guide else [])
+    described = (
+        f"vLLM {vllm.__version__}: at most {settings.max_running} sequences, {kv.blocks:,} KV blocks of "
+        f"{kv.block_size} tokens"
+    )
+    return Setup(scheduler, shape, kv, settings.features, LogProbs(word), in_force, described, own)
 
 
 def _require_gpu() -> None:
@@ -128,7 +112,7 @@ def arguments_beside(folder: Path | None) -> dict[str, Any]:
     return arguments
 
 
-def set_up_arguments(arguments: dict[str, Any], word: Word) -> VllmSetup:
+def set_up_arguments(arguments: dict[str, Any], word: Word) -> Setup:
     """The same from vLLM's own engine arguments, such as upstream's model.json holds.
 
     What a step of the clock needs is set: the engine computes in this process, one step at a time.
@@ -143,7 +127,7 @@ def set_up_arguments(arguments: dict[str, Any], word: Word) -> VllmSetup:
     except TypeError as error:
         raise ValueError(f"model.json: {error}") from error
     settings = VllmSettings.of_engine(given, engine.vllm_config)
-    return VllmSetup(ModelShape.of(folder), settings, VllmScheduler(engine, settings), LogProbs(word))
+    return _setup(word, ModelShape.of(folder), settings, VllmScheduler(engine, settings))
 
 
 def open_vllm_engine(

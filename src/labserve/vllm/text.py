@@ -1,93 +1,67 @@
 """Text requests to ``vllm_model``: the tensors of NVIDIA's vllm_backend (there in src/utils/request.py)."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from labsched.request import Request
-from labserve.answers import SentAnswers
-from labserve.driver import DriverThread
+from labserve.driver import Answers, DriverThread
 from labserve.guard import Guard
 from labserve.inflight.engine_driver import engine_recorder
-from labserve.params import STRUCTURED, BadInput, text
-from labserve.tensors import Read, read_single
-from labserve.triton import FINAL, input_reader
-from labserve.vllm.engine import client_errors
-from labserve.vllm.setup import VllmSetup
+from labserve.inflight.engines import Setup
+from labserve.params import STRUCTURED, BadInput, Read, read_single, text
+from labserve.triton import input_reader
+from labserve.vllm.engine import TextRequest, client_errors
 
 LONGEST = 2**20  # bytes of a prompt
 MORE = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens")  # if return_NAME
 
 
-@dataclass(slots=True)
-class TextOptions:
-    """The outputs that a request asked for, and how much of them was sent."""
-
-    stream: bool
-    prompt: str  # put before the answer; "" for none
-    more: Sequence[str]  # of MORE
-    sent: int = 0  # characters of the answer so far, and so below
-    tokens: int = 0
-    logprobs: int = 0
-    latest: Any = None  # vLLM's last `RequestOutput`
-
-
-def drive_text(args: dict[str, str], setup: VllmSetup) -> DriverThread:
+def drive_text(args: dict[str, str], setup: Setup) -> DriverThread:
     """A driver that serves text. `args` are those of Triton's `initialize`."""
-    guard = Guard(args)
-    answers, reader = VllmTextAnswers(guard), VllmTextReader(setup, guard)
-    forgiving = bool(setup.own)
-    return DriverThread(guard, setup.scheduler, answers, engine_recorder(args, setup), reader.read, forgiving=forgiving)
+    guard, encode = Guard(args), setup.scheduler.engine.get_tokenizer().encode
 
-
-class VllmTextReader:
-    """Makes requests of text."""
-
-    def __init__(self, setup: VllmSetup, guard: Guard) -> None:
-        self._scheduler, self._guard = setup.scheduler, guard
-        self._encode = setup.scheduler.engine.get_tokenizer().encode
-
-    def read(self, source: Any, number: int) -> Request:
-        """Raises BadInput, which names the input at fault."""
-        read = input_reader(source)
-        self._guard.check(source)
-        prompt = text(read_single(read, "text_input", b""), "text_input", LONGEST)
-        for name in ("image", "embedding_request"):
-            if read(name) is not None:
-                raise BadInput(name, "this model takes text, and answers with text")
-        params = sampling(json_of(read, source))
-        request = Request(source.request_id() or f"#{number}", self._encode(prompt), 0, params, number=number)
-        request.source, request.asked = source, text_options(read, prompt)
-        request.streaming = request.asked.stream
-        self._scheduler.compile(request)
+    def read(source: Any, number: int) -> TextRequest:
+        """The scheduler's request of Triton's. Raises BadInput, which names the input at fault."""
+        guard.check(source)
+        request = read_text_request(source, encode)
+        request.number = number
+        request.id = request.name = source.request_id() or f"#{number}"
+        setup.scheduler.compile(request)
         return request
 
-
-class VllmTextAnswers(SentAnswers):
-    """Answers with text: each step's piece, or all of it."""
-
-    def stream(self, request: Request, tokens: Sequence[int]) -> None:
-        if request.streaming:
-            request.source.get_response_sender().send(response(request), FINAL if request.end else 0)
-            if request.end:
-                self._final.add(request)
-
-    def last(self, request: Request) -> None:
-        request.source.get_response_sender().send(response(request), FINAL)
+    recorder = engine_recorder(args, setup)
+    return DriverThread(guard, setup.scheduler, TextAnswers(), recorder, read, forgiving=bool(setup.own))
 
 
-def text_options(read: Read, prompt: str) -> TextOptions:
-    """Raises BadInput."""
+def read_text_request(source: Any, encode: Callable[[str], list[int]]) -> TextRequest:
+    """The request of text in one of Triton's. Raises BadInput, which names the input at fault."""
+    read = input_reader(source)
+    prompt = text(read_single(read, "text_input", b""), "text_input", LONGEST)
+    for name in ("image", "embedding_request"):
+        if read(name) is not None:
+            raise BadInput(name, "this model takes text, and answers with text")
+    params = sampling(json_of(read, source))
     stream = bool(read_single(read, "stream", False))
     exclude = bool(read_single(read, "exclude_input_in_output", stream))
     if stream and not exclude:
         raise BadInput("exclude_input_in_output", "it must be true when streaming")
-    more = [name for name in MORE if read_single(read, f"return_{name}", False)]
-    return TextOptions(stream, "" if exclude else prompt, more)
+    request = TextRequest("", encode(prompt), 0, params, source=source, streaming=stream)
+    request.prefix = "" if exclude else prompt
+    request.more = [name for name in MORE if read_single(read, f"return_{name}", False)]
+    return request
+
+
+class TextAnswers(Answers):
+    """Answers with text: each step's piece, or all of it."""
+
+    def stream(self, request: TextRequest, tokens: Sequence[int]) -> Sequence[Any]:
+        return [response(request)] if request.streaming else ()
+
+    def last(self, request: TextRequest) -> Any:
+        return response(request)
 
 
 def json_of(read: Read, source: Any) -> dict[str, Any]:
@@ -138,36 +112,34 @@ def _kind(annotation: Any) -> Any:
     return next((kind for kind in (int, float, bool) if annotation in (kind, kind | None)), None)
 
 
-def response(request: Request) -> Any:
+def response(request: TextRequest) -> Any:
     """A response with the text since the last one, and the other outputs that were asked for."""
-    options: TextOptions = request.asked
-    output = options.latest
-    answer = output.outputs[0]
-    piece = answer.text[options.sent :]
-    if not options.sent and not options.stream:
-        piece = options.prompt + piece
+    answer = request.latest.outputs[0]
+    piece = answer.text[request.sent :]
+    if not request.sent and not request.streaming:
+        piece = request.prefix + piece
     tensors = [_text("text_output", piece)]
-    for name in options.more:
-        tensors.append(_more(name, output, answer, options))
-    options.sent, options.tokens = len(answer.text), len(answer.token_ids)
+    for name in request.more:
+        tensors.append(_more(name, request, answer))
+    request.sent, request.sent_tokens = len(answer.text), len(answer.token_ids)
     return pb_utils.InferenceResponse(tensors)
 
 
-def _more(name: str, output: Any, answer: Any, options: TextOptions) -> Any:
+def _more(name: str, request: TextRequest, answer: Any) -> Any:
     if name == "finish_reason":
         return _text(name, str(answer.finish_reason))
     if name == "cumulative_logprob":
         return pb_utils.Tensor(name, np.array([answer.cumulative_logprob or 0.0], dtype=np.float32))
     if name == "logprobs":
-        new = (answer.logprobs or [])[options.logprobs :]
-        options.logprobs += len(new)
+        new = (answer.logprobs or [])[request.sent_logprobs :]
+        request.sent_logprobs += len(new)
         if answer.logprobs is None:
             return _text(name, "null")
         tokens = [{id: _logprob(value) for id, value in by_id.items()} for by_id in new]
         return _text(name, json.dumps(tokens))
     if name == "num_input_tokens":
-        return pb_utils.Tensor(name, np.array([len(output.prompt_token_ids)], dtype=np.uint32))
-    return pb_utils.Tensor(name, np.array([len(answer.token_ids) - options.tokens], dtype=np.uint32))
+        return pb_utils.Tensor(name, np.array([len(request.latest.prompt_token_ids)], dtype=np.uint32))
+    return pb_utils.Tensor(name, np.array([len(answer.token_ids) - request.sent_tokens], dtype=np.uint32))
 
 
 def _logprob(value: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from step_schema import LINES
 from labctl.pages.live import replay
 from labctl.pages.live.routes import RouteEvent, Routes, RouteTail, describe_routes
 from labkit.client.router import POLICIES, SIZE, Router, score_each
-from labserve.gpt2.routed import MOST, route_of
+from labserve.gpt2.apart import MOST_ROUTE, route_of
 from labserve.params import BadInput
 
 LONG = list(range(4 * SIZE))
@@ -181,7 +181,7 @@ def test_the_routers_own_decision_is_one_that_a_server_takes_and_the_log_holds()
         '{"scores": {"1": []}, "candidates": {"1": {}}}',
         '{"scores": {"1": 1}, "candidates": {"2": {}}}',
         '{"scores": {}, "candidates": {}, "more": 1}',
-        json.dumps({"replica": "x" * MOST, "scores": {}, "candidates": {}}),
+        json.dumps({"replica": "x" * MOST_ROUTE, "scores": {}, "candidates": {}}),
     ],
 )
 def test_a_server_refuses_a_route_of_another_form_by_name(raw: str) -> None:

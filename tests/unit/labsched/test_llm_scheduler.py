@@ -24,8 +24,7 @@ from labsched.order import Fair, Priority, ShortestFirst, order
 from labsched.own import scheduler_beside
 from labsched.plan import share_out
 from labsched.policy import Policy, effective_policy
-from labsched.request import End, Request
-from labsched.sampling_options import Sampling
+from labsched.request import End, Request, Sampling
 from labsched.scheduler import Scheduler
 from labsched.step import Step
 from labserve.params import BadInput

@@ -16,8 +16,8 @@ from labsched.counting import CountingEngine
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.policy import Policy
-from labsched.request import Request
 from labsched.scheduler import Scheduler
+from labserve.driver import ServedRequest as Request
 from labserve.inflight.engine_driver import engine_recorder
 from labserve.observe.recorder import Recorder
 
@@ -45,8 +45,8 @@ def recorded(tmp_path: Path) -> Iterator[Made]:
             features=features,
             shape=SimpleNamespace(context=32, vocabulary=50),
             own="",
-            in_force=lambda word: [],
-            describe=lambda word: "",
+            in_force=[],
+            described="",
         )
         config = json.dumps({"parameters": {"run_dir": {"string_value": str(tmp_path)}}})
         args = {"model_name": MODEL, "model_instance_name": f"{MODEL}_0", "model_config": config}
@@ -62,20 +62,24 @@ def recorded(tmp_path: Path) -> Iterator[Made]:
         recorder.close()
 
 
+def flush(recorder: Recorder) -> None:
+    """Return when the log has all lines, and the server all metrics."""
+    recorder.writer.call(recorder._gauges.flush)
+    recorder.settle()
+
+
 def test_a_model_whose_last_request_left_between_two_steps_shows_nobody_and_no_memory(
     recorded: Made, tmp_path: Path
 ) -> None:
     recorder, scheduler, request = recorded(Scheduler)
     recorder.record(scheduler.step())
-    recorder.settle()
-    recorder._gauges.flush()
+    flush(recorder)
     assert (METRICS[f"labs_running {MODEL}"].total, METRICS[f"labs_kv_blocks_used {MODEL}"].total) == (1, 1)
     scheduler.cancel(request)
     recorder.ended(request)
     scheduler.step()  # what was dropped is freed by it
     assert recorder.ready(scheduler.plan())
-    recorder.settle()
-    recorder._gauges.flush()
+    flush(recorder)
     last = json.loads((tmp_path / f"steps-{MODEL}-0.jsonl").read_text().splitlines()[-1])
     assert (last["kind"], last["ended"], last["seats"]) == ("change", {"a": "cancelled"}, ["", ""])
     shown = {
@@ -118,8 +122,8 @@ def test_the_log_and_the_metrics_say_what_each_step_did(recorded: Made, tmp_path
     said: list[dict[str, Any]] = []
     while not scheduler.idle:
         step = scheduler.step()
-        for request in step.finished:
-            recorder.ended(request)
+        for one in step.finished:
+            recorder.ended(one)
         if not step.batch:
             continue
         said.append(
@@ -136,8 +140,7 @@ def test_the_log_and_the_metrics_say_what_each_step_did(recorded: Made, tmp_path
         )
         recorder.record(step)
     recorder.record(scheduler.step())
-    recorder.settle()
-    recorder._gauges.flush()
+    flush(recorder)
     lines = [json.loads(line) for line in (tmp_path / f"steps-{MODEL}-0.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["kind"] == "step"]
     written = [
@@ -172,9 +175,8 @@ def test_a_request_that_takes_a_stopped_ones_id_at_once_keeps_its_own_account(re
     recorder.arrived(again, 0.0)
     while not scheduler.idle:
         step = scheduler.step()
-        for request in step.finished:
-            recorder.ended(request)
+        for one in step.finished:
+            recorder.ended(one)
         recorder.record(step)
-    recorder.settle()
-    recorder._gauges.flush()
+    flush(recorder)
     assert len(METRICS[f"labs_inter_token_latency_seconds {MODEL}"].observed) == len(again.output) - 1

@@ -30,7 +30,7 @@ from labctl.learn.exercise import find_exercise
 from labctl.workspace import Workspace
 from labkit.evidence.near_tie import NEAR
 from labsched.features import DRAFT, PROMPT_LOOKUP, Features
-from labsched.sampling_options import Sampling
+from labsched.request import Sampling
 from labserve.codegen.batch_decoder import load_batch_decoder
 from labserve.gpt2.decoders import CachedDecoder, RecomputingDecoder
 from labserve.gpt2.lookup import Lookup

@@ -9,7 +9,7 @@ import torch
 from labserve_tiny import random_gpt2, sequence
 from transformers import GPT2LMHeadModel
 
-from labserve.gpt2 import linear, precision
+from labserve.gpt2 import linear
 from labserve.gpt2.decoders import CachedDecoder
 from labserve.gpt2.linear import Linear
 from labserve.gpt2.model import GPT2
@@ -106,23 +106,23 @@ def test_bf16_gives_what_hugging_face_gives_in_bf16_but_for_its_rounding(folder:
 @pytest.mark.parametrize(
     ("word", "device", "weights", "bf16", "fp16", "chosen"),
     [
-        ("auto", "cpu", precision.LARGE, True, True, precision.BF16),
-        ("auto", "cpu", precision.LARGE, False, True, precision.FP16_WEIGHTS),
-        ("auto", "cpu", precision.LARGE, False, False, precision.FP32),
-        ("auto", "cpu", precision.LARGE - 1, True, True, precision.FP32),  # the shipped model: as exact everywhere
-        ("auto", "cuda:0", precision.LARGE, False, False, precision.FP16),
-        ("fp16", "cuda:0", 1, False, False, precision.FP16),
-        ("fp16", "cpu", 1, True, True, precision.FP16_WEIGHTS),
-        ("fp32", "cuda:0", precision.LARGE, True, True, precision.FP32),
-        ("bf16", "cpu", 1, False, False, precision.BF16),
+        ("auto", "cpu", linear.MANY, True, True, linear.BF16),
+        ("auto", "cpu", linear.MANY, False, True, linear.FP16_WEIGHTS),
+        ("auto", "cpu", linear.MANY, False, False, linear.FP32),
+        ("auto", "cpu", linear.MANY - 1, True, True, linear.FP32),  # the shipped model: as exact everywhere
+        ("auto", "cuda:0", linear.MANY, False, False, linear.FP16),
+        ("fp16", "cuda:0", 1, False, False, linear.FP16),
+        ("fp16", "cpu", 1, True, True, linear.FP16_WEIGHTS),
+        ("fp32", "cuda:0", linear.MANY, True, True, linear.FP32),
+        ("bf16", "cpu", 1, False, False, linear.BF16),
     ],
 )
 def test_auto_is_what_the_processor_computes_fast(
     monkeypatch: pytest.MonkeyPatch, word: str, device: str, weights: int, bf16: bool, fp16: bool, chosen: Any
 ) -> None:
-    monkeypatch.setattr(precision, "has_bf16", lambda: bf16)
-    monkeypatch.setattr(precision, "reads_fp16", lambda: fp16)
-    assert precision.precision_of(word, device, weights) == chosen
+    monkeypatch.setattr(linear, "has_bf16", lambda: bf16)
+    monkeypatch.setattr(linear, "reads_fp16", lambda: fp16)
+    assert linear.precision_of(word, device, weights) == chosen
 
 
 def test_what_it_computes_in_is_told_and_another_precision_is_refused_by_name(folder: Path) -> None:
@@ -137,7 +137,7 @@ def test_fp16_that_the_processor_cannot_read_is_rounded_all_the_same_and_told(
 ) -> None:
     """The same numbers, and so the same answers, as where it is read: only the memory is not saved."""
     there = CachedDecoder(GPT2(str(folder), precision="fp16"), 3).logits(sequences(3))
-    monkeypatch.setattr(precision, "reads_fp16", lambda: False)
+    monkeypatch.setattr(linear, "reads_fp16", lambda: False)
     monkeypatch.setattr(linear, "reads_fp16", lambda: False)
     model = GPT2(str(folder), precision="fp16")
     assert "this processor does not read fp16" in model.shortfall and model.describe().endswith(model.shortfall)
@@ -148,14 +148,14 @@ def test_bf16_that_the_processor_imitates_is_told_and_fp32_has_nothing_to_tell(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("has_bf16", "reads_fp16"):
-        monkeypatch.setattr(precision, name, lambda: False)
+        monkeypatch.setattr(linear, name, lambda: False)
     assert "imitates it" in GPT2(str(folder), precision="bf16").shortfall
     assert GPT2(str(folder), precision="fp32").shortfall == ""
 
 
 def test_a_pytorch_that_cannot_be_asked_reads_no_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert precision.reads_fp16() is False
+    assert linear.reads_fp16() is False
 
 
 def test_the_memory_of_the_cache_is_what_slots_and_length_say(folder: Path) -> None:

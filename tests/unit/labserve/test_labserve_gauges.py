@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +11,9 @@ import pytest
 from checkout import ROOT
 from fake_backend import METRICS as SHOWN
 from fake_backend import START, Request
-from waiting import eventually
 
 from labserve.observe import gauges
-from labserve.observe.gauges import METRICS, Gauges, thin_out
+from labserve.observe.gauges import METRICS, Gauges, Life, thin_out
 
 GPT2 = str(ROOT / "labs" / "shared" / "models" / "tiny-gpt2")
 
@@ -29,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 def test_the_first_token_is_timed_from_the_arrival_and_each_other_from_the_one_before(clock: list[float]) -> None:
     shown = Gauges("m")
-    shown.arrived("a")
+    shown.arrived("a", Life(clock[0]))
     clock[0] += 3
     shown.step(["a"], "p", [7], [0])  # a part of its prompt
     clock[0] += 1
@@ -48,7 +46,7 @@ def test_the_first_token_is_timed_from_the_arrival_and_each_other_from_the_one_b
 def test_a_name_that_is_used_again_starts_anew(clock: list[float]) -> None:
     shown = Gauges("again")
     for _ in range(2):
-        shown.arrived("7")
+        shown.arrived("7", Life(clock[0]))
         clock[0] += 2
         shown.step(["7"], "p", [1], [1])
         shown.gone("7")
@@ -57,25 +55,15 @@ def test_a_name_that_is_used_again_starts_anew(clock: list[float]) -> None:
     assert "labs_inter_token_latency_seconds again" not in SHOWN
 
 
-def test_a_step_waits_for_no_message_to_the_server(by_hand: None) -> None:
+def test_a_step_waits_for_no_message_to_the_server() -> None:
     shown = Gauges("m", running=0)
     shown.update(running=1)
     assert SHOWN["labs_running m"].total == 0
-    shown.publishing.tick()
+    shown.flush()
     assert SHOWN["labs_running m"].total == 1
-    shown.close()
 
 
-def test_the_values_arrive_by_themselves() -> None:
-    shown = Gauges("m", running=0)
-    shown.update(running=1)
-    eventually(lambda: SHOWN["labs_running m"].total == 1)
-    shown.close()
-
-
-def test_a_message_that_fails_is_made_up_for_and_the_metrics_go_on(
-    monkeypatch: pytest.MonkeyPatch, by_hand: None
-) -> None:
+def test_a_message_that_fails_is_made_up_for_and_the_metrics_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Gauges("shaky", running=0, steps_total=0)
     counter, failures = SHOWN["labs_steps_total shaky"], [RuntimeError("no answer")]
     increment = counter.increment
@@ -86,18 +74,15 @@ def test_a_message_that_fails_is_made_up_for_and_the_metrics_go_on(
         increment(value)
 
     monkeypatch.setattr(counter, "increment", once)
-    fake_backend.LOG.clear()
     shown.update(steps_total=3, running=2)
-    shown.publishing.tick()
-    assert not failures
+    with pytest.raises(RuntimeError):
+        shown.flush()
     shown.update(steps_total=1)
-    shown.publishing.tick()
+    shown.flush()
     assert (counter.total, SHOWN["labs_running shaky"].total) == (4, 2)
-    assert any("no answer" in words for words in fake_backend.LOG)
-    shown.close()
 
 
-def test_what_has_not_changed_is_no_message_to_the_server(monkeypatch: pytest.MonkeyPatch, by_hand: None) -> None:
+def test_what_has_not_changed_is_no_message_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Gauges("still", running=2, steps_total=0)
     told: list[tuple[str, float]] = []
     monkeypatch.setattr(SHOWN["labs_running still"], "set", lambda value: told.append(("running", value)))
@@ -107,15 +92,6 @@ def test_what_has_not_changed_is_no_message_to_the_server(monkeypatch: pytest.Mo
         shown.flush()
     shown.close()
     assert told == [("running", 3), ("steps", 1), ("running", 2)]
-
-
-def test_the_thread_ends_with_the_model_that_nobody_has_any_more() -> None:
-    shown = Gauges("short-lived")
-    thread = shown.publishing._thread
-    del shown
-    gc.collect()
-    thread.join(60)
-    assert not thread.is_alive()
 
 
 def test_of_too_many_observations_some_are_taken_from_all_over() -> None:

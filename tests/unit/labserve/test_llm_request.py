@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labserve.inflight.parse import parse_generation, schema, tenant_and_priority
+from labserve.inflight.parse import parse_generation, read_parameters
 from labserve.model_shape import ModelShape
-from labserve.params import BadInput
-from labserve.tensors import read_word_lists
+from labserve.params import BadInput, read_word_lists
 
 SHAPE = ModelShape(vocabulary=100, context=64, token_values=8)
 
@@ -62,8 +61,8 @@ ASKED = '{"tenant": "a", "structured_outputs": "{\\"json\\": {\\"type\\": \\"boo
 
 
 def test_a_schema_is_a_parameter_of_an_engine_that_masks_tokens() -> None:
-    assert schema(ASKED, able=True) == {"type": "boolean"}
-    assert schema("", able=False) is schema('{"tenant": "a"}', able=False) is None
+    assert read_parameters(ASKED, masks=True).schema == {"type": "boolean"}
+    assert read_parameters("", masks=False).schema is read_parameters('{"tenant": "a"}', masks=False).schema is None
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_a_schema_is_a_parameter_of_an_engine_that_masks_tokens() -> None:
 )
 def test_another_schema_is_refused_by_name(parameters: str, able: bool, why: str) -> None:
     with pytest.raises(BadInput, match=rf"^structured_outputs: .*{why}"):
-        schema(parameters, able)
+        read_parameters(parameters, able)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_another_schema_is_refused_by_name(parameters: str, able: bool, why: str
     ],
 )
 def test_tenant_and_priority_are_parameters_of_a_request(parameters: str, found: tuple[str, int]) -> None:
-    assert tenant_and_priority(parameters) == found
+    assert read_parameters(parameters, masks=False)[:2] == found
 
 
 @pytest.mark.parametrize(
@@ -97,4 +96,4 @@ def test_tenant_and_priority_are_parameters_of_a_request(parameters: str, found:
 )
 def test_a_tenant_or_priority_that_is_none_is_refused_by_name(parameters: str, name: str) -> None:
     with pytest.raises(BadInput, match=name):
-        tenant_and_priority(parameters)
+        read_parameters(parameters, masks=False)

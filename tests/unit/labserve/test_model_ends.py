@@ -16,7 +16,7 @@ from fake_backend import Request
 from model_cases import CASES, ENGINE, ITERATIVE, LLAMA, SIMPLE, STREAMS, WAIT_S, Case, answered, ids, request, steps_of
 from waiting import eventually
 
-from labserve import clients
+from labserve import driver
 from labserve.observe.gauges import Gauges
 
 
@@ -116,7 +116,7 @@ def test_the_server_is_not_asked_at_every_step_whether_each_client_is_still_ther
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each question is a message there and back between two steps, and the engine stands idle for it."""
-    monkeypatch.setattr(clients, "ASK_S", 1e9)
+    monkeypatch.setattr(driver, "ASK_S", 1e9)
     model = load(ENGINE)
     asked: list[Request] = []
 

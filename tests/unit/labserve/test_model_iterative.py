@@ -145,7 +145,7 @@ def test_the_slot_of_a_client_that_has_gone_is_free_long_before_the_idle_limit(m
     gone.cancelled = True  # Triton does not schedule it again
     clock[0] += 2.0
     run(model, other, clock)
-    assert set(model.running.roster.running) == {6, 7}, "who only waits long keeps its slot"
+    assert {s.correlation for s in model.running.scheduler.running} == {6, 7}, "who only waits long keeps its slot"
     assert slots_used(model) == 2
     assert "5" not in model.running.scheduler.slots.names
 
@@ -174,7 +174,7 @@ def test_scores_that_are_no_numbers_fail_their_sequence_alone(model: Any, monkey
 
     def poisoned(batch: Any) -> Any:
         scores = logits(batch)
-        scores[[len(s.ids) for s in batch].index(len(model.running.roster.live[2].ids))] = float("nan")
+        scores[[len(s.ids) for s in batch].index(len(model.running.live[2].ids))] = float("nan")
         return scores
 
     monkeypatch.setattr(model.running.decoder, "logits", poisoned)
@@ -222,7 +222,7 @@ def test_sequences_that_do_not_come_back_are_asked_after_as_soon_as_another_want
     assert all(len(each.responses) == 1 for each in gone)
     clock[0] += 2.0
     model.running.looking.tick()  # the last one is dropped while nothing is executed
-    assert not model.running.roster.live
+    assert not model.running.live
     assert slots_used(model) == 0
 
 
@@ -232,7 +232,7 @@ def test_after_a_failed_execution_nothing_is_kept_of_its_requests(model: Any, mo
     monkeypatch.setattr(model.running.recorder.clock, "ready", _broken)
     with pytest.raises(RuntimeError):
         model.execute(asked)
-    assert not model.running.roster.live
+    assert not model.running.live
     assert slots_used(model) == 0
 
 
@@ -343,10 +343,10 @@ def test_slots_used_are_live_sequences_whatever_comes(folder: str, clock: list[f
                     assert each.final != (each.flags_out == RESCHEDULE), "answered for good, or scheduled again"
                     if not each.final:
                         queue.append(again(each))
-        live = [s for s in model.running.roster.live.values() if s.slot is not None]
+        live = [s for s in model.running.live.values() if s.slot is not None]
         assert slots_used(model) == len(live) <= SLOTS
-        assert set(model.running.roster.running) <= set(model.running.roster.live)
-        assert all(s is model.running.roster.live[id] for id, s in model.running.roster.running.items())
+        running = model.running.scheduler.running
+        assert all(s.running and s is model.running.live[s.correlation] for s in running)
     clock[0] += IDLE + 1.0
     model.running.decoder._model.logits = compute
     last = request(6, parameters='{"max_tokens": 1, "ignore_eos": true}')

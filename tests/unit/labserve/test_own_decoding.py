@@ -9,6 +9,7 @@ from checkout import ROOT
 from exercise_cases import EXERCISES
 
 from labctl.learn.exercise import find_exercise
+from labserve.gpt2.decoders import step
 from labserve.gpt2.lookup import MOST, Lookup
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.own import OwnFile, file_beside
@@ -44,20 +45,19 @@ def test_a_step_with_blocks_says_what_was_found_held_and_copied(model: GPT2) -> 
         PagedDecoder(model, 16, solution("02f")),
         [begun(model, LONG, temperature=1.0, seed=n) for n in range(3)],
     )
-    decoder.step(batch)
+    first = decoder.step(batch)
     length = batch[0].prompt
     assert length % SIZE  # the last block is written by each of them
-    first = decoder.observed(batch)
-    assert first == {"kv_blocks": 16, "kv_blocks_used": -(-length // SIZE), "cached": [0, length, length], "copied": 0}
-    decoder.step(batch)
-    assert decoder.observed(batch)["copied"] == 2
+    said = {"kv_blocks": 16, "kv_blocks_used": -(-length // SIZE), "cached": [0, length, length], "copied": 0}
+    assert said.items() <= first.items() and first["tokens"] == [length, 0, 0]
+    assert decoder.step(batch)["copied"] == 2
 
 
 def test_a_table_that_does_not_fit_is_refused_with_the_file(model: GPT2, tmp_path: Path) -> None:
     text = (find_exercise(EXERCISES, "02d").folder / "starter" / "blocks.py").read_text(encoding="utf-8")
     path = tmp_path / "blocks.py"
     path.write_text(text.replace("return self.tables[sequence]", "return [0]"), encoding="utf-8")
-    (said,) = PagedDecoder(model, 16, OwnFile(path)).step([begun(model, LONG)])
+    (said,) = step(PagedDecoder(model, 16, OwnFile(path)), [begun(model, LONG)])
     assert isinstance(said, Refusal) and str(said).startswith("blocks.py: table(1) is [0]")
 
 
@@ -65,7 +65,7 @@ def test_drafts_save_steps(model: GPT2) -> None:
     lookup, steps = Lookup(model, 8, solution("06d")), 0
     batch = [begun(model, prompt, max_tokens=120) for prompt in ("Once upon a time", "Paris is a quiet")]
     while left := [one for one in batch if not one.finished]:
-        assert max(lookup.drafts(left)) <= MOST
+        assert max(lookup.tokens(left)) <= max(len(one.ids) - one.cached for one in left) + MOST
         lookup.step(left)
         steps += 1
     assert steps < 110
@@ -87,13 +87,12 @@ def test_a_draft_that_cannot_be_used_ends_its_request_with_the_reason(
         f"def propose(ids, most):\n    {body}\ndef accept(draft, chosen):\n    return 0\n", encoding="utf-8"
     )
     lookup, request = Lookup(model, 8, OwnFile(path)), begun(model, LONG)
-    lookup.drafts([request])
-    lookup.step([request])
-    lookup.drafts([request])
-    (answer,) = lookup.step([request])
+    for _ in range(2):
+        lookup.tokens([request])
+        fields = lookup.step([request])
     with pytest.raises(Refusal, match=said):
-        raise answer if isinstance(answer, Exception) else AssertionError(answer)
-    assert request.finished and lookup.observed([request]) == {"guessed": [0], "accepted": [0]}
+        raise request.error or AssertionError(request.piece)
+    assert request.finished and (fields["guessed"], fields["accepted"]) == ([0], [0])
 
 
 @pytest.mark.parametrize("ignored", [False, True])

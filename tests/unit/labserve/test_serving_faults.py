@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_backend import RESCHEDULE, Request, Response
-from model_cases import CASES, STREAMS, Case, answered, ids, request, says_nothing_of_the_code, steps_of
+from model_cases import CASES, STREAMS, WAIT_S, Case, answered, ids, request, says_nothing_of_the_code, steps_of
 
-from labserve import clients, dead_engine, driver
-from labserve.gpt2.roster import PATIENCE_S
-from labserve.observe import watchdog
+from labserve import driver
+from labserve.gpt2.running import PATIENCE_S
+from labserve.observe import watched_log
 
 CASE = {case.path: case for case in CASES}
 LLM = CASE["llm/tensorrt_llm"]
@@ -80,6 +80,51 @@ def test_fault_42_one_failing_send_ends_that_request_and_nobody_else_notices(
     later = request(case)
     finish(model, [later])
     assert not later.error
+
+
+def test_an_answer_that_lost_a_piece_ends_with_the_error_and_nothing_follows(load: Callable[[Case], Any]) -> None:
+    """One message fails, and the next ones would not: the answer has a hole, and must not end as a whole one."""
+    model = load(STREAMED)
+    asked = request(STREAMED, {"request_output_len": ids(9)})
+    send, sent = asked.send, list[str]()
+
+    def once(response: Response, flags: int = 0) -> None:
+        sent.append(response.error)
+        if len(sent) == 2:
+            raise RuntimeError("no room in /dev/shm/labs-x")
+        send(response, flags)
+
+    asked.send = once  # type: ignore[method-assign]
+    finish(model, [asked])
+    model.finalize()
+    assert len(asked.responses) == 2 and "internal error in" in asked.error
+    assert len(sent) == 3, "a token, the one that failed, and the error"
+
+
+def test_the_next_step_waits_for_no_message_of_an_answer(
+    load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, third = load(STREAMED), threading.Event()
+    engine, steps = model.driver.scheduler.engine, list[int]()
+    step = engine.step
+
+    def counted() -> None:
+        step()
+        steps.append(len(steps))
+        if len(steps) == 3:
+            third.set()
+
+    monkeypatch.setattr(engine, "step", counted)
+    asked = request(STREAMED, {"request_output_len": ids(9)})
+    send = asked.send
+
+    def late(response: Response, flags: int = 0) -> None:
+        assert third.wait(WAIT_S), "the engine stands still until the message is there"
+        send(response, flags)
+
+    asked.send = late  # type: ignore[method-assign]
+    finish(model, [asked])
+    assert not asked.error and len(asked.responses) == 9
 
 
 def test_a_waiting_request_whose_client_cannot_be_asked_after_is_answered(load: Callable[[Case], Any]) -> None:
@@ -202,7 +247,7 @@ def test_under_pressure_of_memory_only_those_that_would_join_are_asked_after(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slots are free and the cache is full: to ask all that wait at every step would cost more than the step."""
-    monkeypatch.setattr(clients, "ASK_S", 1e9)
+    monkeypatch.setattr(driver, "ASK_S", 1e9)
     model = load(replace(LLM, filled={**LLM.filled, "max_num_sequences": 16}))
     asked: list[Request] = []
 
@@ -277,7 +322,7 @@ def test_fault_18_an_idle_server_frees_the_slots_of_clients_that_have_gone(
     later = time.monotonic() + 2 * PATIENCE_S
     monkeypatch.setattr(time, "monotonic", lambda: later)
     model.running.looking.tick()
-    assert not model.running.roster.live
+    assert not model.running.live
     assert model.running.decoder.cache.used == 0
     model.finalize()
     (log,) = tmp_path.glob("steps-iterative*")
@@ -301,8 +346,7 @@ LOST = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Why the server would have ended, each time that it would."""
     ends: list[str] = []
-    for module in (dead_engine, driver):
-        monkeypatch.setattr(module, "end_dead_server", ends.append)
+    monkeypatch.setattr(driver, "end_dead_server", ends.append)
     return ends
 
 
@@ -334,8 +378,8 @@ def test_memory_that_is_short_once_does_not(
     short = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
     step = model.driver.scheduler.step
     for _ in range(2):  # what succeeds between them begins the count anew
-        monkeypatch.setattr(model.driver.scheduler, "step", failing(*[short] * (dead_engine.FAILED_STEPS - 1)))
-        for _ in range(dead_engine.FAILED_STEPS - 1):
+        monkeypatch.setattr(model.driver.scheduler, "step", failing(*[short] * (driver.FAILED_STEPS - 1)))
+        for _ in range(driver.FAILED_STEPS - 1):
             assert answered(model, [request(LLM)])[0].error
         monkeypatch.setattr(model.driver.scheduler, "step", step)
         assert not answered(model, [request(LLM)])[0].error
@@ -348,9 +392,9 @@ def test_steps_that_fail_one_after_the_other_end_it_but_for_a_learners_own_mista
     forgiving: bool, load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch, ends: list[str]
 ) -> None:
     model = load(LLM)
-    model.driver.failures._forgiving = forgiving
-    monkeypatch.setattr(model.driver.scheduler, "step", failing(*[ValueError("?")] * dead_engine.FAILED_STEPS))
-    for _ in range(dead_engine.FAILED_STEPS):
+    model.driver._forgiving = forgiving
+    monkeypatch.setattr(model.driver.scheduler, "step", failing(*[ValueError("?")] * driver.FAILED_STEPS))
+    for _ in range(driver.FAILED_STEPS):
         assert answered(model, [request(LLM)])[0].error
     model.finalize()
     assert len(ends) == (0 if forgiving else 1)
@@ -372,8 +416,8 @@ def test_a_scheduler_that_fails_outside_its_steps_ends_the_server(
 def test_a_step_that_does_not_return_ends_it(
     load: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch, ends: list[str]
 ) -> None:
-    monkeypatch.setenv(watchdog.BOUND, "0")
-    monkeypatch.setattr(watchdog, "HUNG_S", 0.0)
+    monkeypatch.setenv(watched_log.BOUND, "0")
+    monkeypatch.setattr(watched_log, "HUNG_S", 0.0)
     model, begun, may_end = load(LLM), threading.Event(), threading.Event()
 
     def endless(_: Any) -> Any:

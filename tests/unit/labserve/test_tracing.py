@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from lab_errors import lab_error
 
 from labctl.triton.arguments import receiver
+from labserve.observe.gauges import Gauges
 from labserve.observe.tracing import Tracer
 
 
@@ -41,7 +43,7 @@ def request(context: str) -> Any:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def sent(by_hand: None, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What reaches a receiver that cannot be reached at first."""
     bodies: list[dict[str, Any]] = []
     failures: list[Exception] = [OSError("the connection is refused")]
@@ -60,15 +62,17 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_a_request_is_a_span_below_tritons_and_is_sent_once_the_receiver_can_be_reached(
     sent: list[dict[str, Any]],
 ) -> None:
-    tracer = Tracer("m")
+    shown = Gauges("m")
+    tracer = shown._tracer
+    assert tracer
     asked = request(json.dumps({"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}))
-    tracer.begin("7", tracer.context(asked))
+    shown.arrived("7", shown.life(asked, time.monotonic()))
     for _ in range(3):
-        tracer.token("7", 2)
+        shown.step(["7"], "d", [1], [2])
     tracer.send()
     assert sent == [], "it has not ended"
-    tracer.end("7")
-    tracer.end("7")
+    shown.gone("7")
+    shown.gone("7")
     tracer.send()
     assert sent == [], "the receiver was away"
     tracer.send()
@@ -83,13 +87,11 @@ def test_a_request_is_a_span_below_tritons_and_is_sent_once_the_receiver_can_be_
 @pytest.mark.parametrize("context", ["", "null", "{}", "no JSON"])
 def test_a_request_that_triton_does_not_trace_is_none_of_ours(sent: list[dict[str, Any]], context: str) -> None:
     tracer = Tracer("m")
-    tracer.begin("7", tracer.context(request(context)))
-    tracer.token("7", 1)
-    tracer.end("7")
+    tracer.end("7", tracer.context(request(context)), 1.0, 2.0, 1)
     tracer.send()
     assert sent == []
 
 
 def test_without_a_receiver_triton_is_not_even_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LABS_TRACE", raising=False)
-    assert Tracer("m").context(SimpleNamespace()) == ""
+    assert Gauges("m").life(SimpleNamespace(), 0.0).trace == ""

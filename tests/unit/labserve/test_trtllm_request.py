@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labserve.codegen import trtllm_request
-from labserve.codegen.request import TextRow, outputs
-from labserve.codegen.trtllm_request import finish_row
-from labserve.tensors import read_word_lists
+from labserve.codegen.request import TextRow, engine_inputs, engine_outputs, finish_row, outputs
+from labserve.params import read_word_lists
 from labserve.text.sampling import Sampler
 
 VOCABULARY = 800
@@ -22,7 +20,7 @@ def row(**given: Any) -> TextRow:
 
 
 def request(asked: TextRow) -> dict[str, Any]:
-    return trtllm_request.engine_inputs(asked, VOCABULARY)
+    return engine_inputs(asked, VOCABULARY)
 
 
 def value(tensors: dict[str, Any], name: str) -> Any:
@@ -72,8 +70,8 @@ def test_an_end_id_outside_the_vocabulary_is_not_sent() -> None:
 
 def test_ids_and_lengths_are_always_requested_together_and_scores_where_the_client_asks() -> None:
     both = ["output_ids", "sequence_length"]
-    assert trtllm_request.engine_outputs(row()) == both
-    assert trtllm_request.engine_outputs(row(wants_log_probs=True)) == [*both, "output_log_probs"]
+    assert engine_outputs(row()) == both
+    assert engine_outputs(row(wants_log_probs=True)) == [*both, "output_log_probs"]
 
 
 @pytest.mark.parametrize(

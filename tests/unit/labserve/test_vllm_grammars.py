@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +19,10 @@ import pytest
 from labsched.request import Request
 from labserve.driver import DriverThread
 from labserve.guard import Guard
-from labserve.inflight.tokens import TokenAnswers, TokenReader
+from labserve.inflight.engine_driver import TokenAnswers, read_request
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput, Refusal
-from labserve.vllm.engine import VllmScheduler
+from labserve.vllm.engine import VllmRequest, VllmScheduler
 from labserve.vllm.grammars import BACKEND, Grammars, backend_config, grammar_of
 
 #: Programs in the place of the compiler: each reads the grammar, as the real one does.
@@ -176,12 +177,13 @@ class Scheduler(VllmScheduler):
 
     running = waiting = property(lambda self: [])
 
-    def compile(self, request: Request) -> Future[None] | None:
+    def compile(self, request: VllmRequest) -> Future[None] | None:
         if request.schema is not None:
             request.grammar = self.result
         return request.grammar
 
     def submit(self, request: Request) -> None:
+        assert isinstance(request, VllmRequest)
         if request.grammar:
             request.grammar.result(0)
         self.submitted.append(request.id)
@@ -201,6 +203,7 @@ class Noted:
         self.put_at[request.id] = put
 
     def gave_up(self) -> None: ...
+    def settle(self) -> None: ...
 
 
 class Desk(DriverThread):
@@ -211,8 +214,8 @@ class Desk(DriverThread):
         guard = Guard({"model_name": "tensorrt_llm", "model_config": json.dumps({"input": inputs})})
         scheduler, recorder = Scheduler(), Noted()
         setup: Any = SimpleNamespace(scheduler=scheduler, shape=ModelShape(100, 64, 8), log_probs=None)
-        reader: Any = TokenReader(setup, guard)
-        super().__init__(guard, scheduler, TokenAnswers(guard, True), recorder, reader.read)  # type: ignore[arg-type]
+        read = partial(read_request, setup=setup, guard=guard)
+        super().__init__(guard, scheduler, TokenAnswers(True), recorder, read)  # type: ignore[arg-type]
         self.put_at = recorder.put_at
 
     def ask(self, id: str, parameters: str = "", **inputs: Any) -> fake_backend.Request:

@@ -26,9 +26,9 @@ from labctl.plan import make_plan
 from labctl.stack import faults
 from labctl.stack.faults import FRESH_S
 from labctl.workspace import Workspace
-from labserve.observe import watchdog
+from labserve.observe import watched_log
 from labserve.observe.clock import CONTROL
-from labserve.observe.watchdog import Watchdog
+from labserve.observe.watched_log import Watchdog
 
 BOUND_S = 20.0
 
@@ -101,7 +101,7 @@ def note(tmp_path: Path) -> Path:
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that the model's process has waited for a processor, which the test moves."""
     waited = [0.0]
-    monkeypatch.setattr(watchdog, "RunQueue", lambda: SimpleNamespace(waited=lambda: waited[0]))
+    monkeypatch.setattr(watched_log, "RunQueue", lambda: SimpleNamespace(waited=lambda: waited[0]))
     return waited
 
 
@@ -118,7 +118,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, by_hand: None, waited: list[float], c
     times = SimpleNamespace(
         time=lambda: now[0], clock_gettime=lambda _: computed[0], pthread_getcpuclockid=time.pthread_getcpuclockid
     )
-    monkeypatch.setattr(watchdog, "time", times)
+    monkeypatch.setattr(watched_log, "time", times)
     return now
 
 
@@ -193,7 +193,7 @@ def test_a_step_that_does_not_return_is_reported_to_its_model(note: Path, clock:
     hung: list[str] = []
     model.wait_for_execution()
     model.watchdog._hung = hung.append
-    for seconds in (0.0, watchdog.HUNG_S - 1.0, 1.0):
+    for seconds in (0.0, watched_log.HUNG_S - 1.0, 1.0):
         assert not hung
         clock[0] += seconds
         model.watchdog.looking.tick()
@@ -288,7 +288,7 @@ def test_a_scheduler_that_sleeps_between_two_steps_is_not_stuck(note: Path, cloc
 LOOKS = """
 import gc, sys, threading, time
 import fake_backend
-from labserve.observe.watchdog import execution, find_in_thread
+from labserve.observe.watched_log import execution, find_in_thread
 
 calls = []
 for size in range(8):
@@ -325,7 +325,7 @@ def test_a_learners_file_below_the_loop_is_named_and_not_the_loops_own(tmp_path:
     learner = runpy.run_path(str(tmp_path / "scheduler.py"))
 
     def step(own: str) -> Any:
-        return learner["line"](lambda: watchdog.execution(sys._getframe(), step.__code__, own))
+        return learner["line"](lambda: watched_log.execution(sys._getframe(), step.__code__, own))
 
     found, shipped = step(str(tmp_path)), step("")
     assert (found.file, found.line) == (str(tmp_path / "scheduler.py"), 2)

@@ -10,7 +10,6 @@ import time
 import triton_python_backend_utils as pb_utils
 
 from labserve.codegen import request as codegen_request
-from labserve.codegen import trtllm_request
 from labserve.guard import Guard
 from labserve.model_shape import ModelShape
 from labserve.observe.watched_log import WatchedLog
@@ -47,15 +46,15 @@ class TritonPythonModel:
     async def generate(self, row):
         inputs = [
             pb_utils.Tensor(name, array)
-            for name, array in trtllm_request.engine_inputs(row, self.shape.vocabulary).items()
+            for name, array in codegen_request.engine_inputs(row, self.shape.vocabulary).items()
         ]
-        names = trtllm_request.engine_outputs(row)
+        names = codegen_request.engine_outputs(row)
         asked = pb_utils.InferenceRequest(model_name=ENGINE, requested_output_names=names, inputs=inputs)
         answer = await asked.async_exec()
         if answer.has_error():
             raise Refusal(f"{ENGINE}: {answer.error().message()}")
         tensors = {name: pb_utils.get_output_tensor_by_name(answer, name).as_numpy() for name in names}
-        trtllm_request.finish_row(row, tensors)
+        codegen_request.finish_row(row, tensors)
 
     def finalize(self):
         self.log.close()

@@ -8,7 +8,7 @@ labserve/gpt2/running.py begins sequences. labserve/driver.py computes their ste
 
 import triton_python_backend_utils as pb_utils
 
-from labserve.gpt2.iterative import IterativeRunning
+from labserve.gpt2.running import IterativeRunning
 
 
 class TritonPythonModel:

@@ -5,8 +5,7 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from labserve.guard import Guard
-from labserve.params import Refusal
-from labserve.tensors import read_single
+from labserve.params import Refusal, read_single
 from labserve.triton import input_reader, parameter
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnxruntime
 import triton_python_backend_utils as pb_utils
 
-from labserve.logits.model import LogitsModel
+from labserve.logits import LogitsModel
 from labserve.triton import device, parameter
 
 

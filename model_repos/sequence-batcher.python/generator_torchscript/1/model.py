@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import triton_python_backend_utils as pb_utils
 
-from labserve.logits.model import LogitsModel
+from labserve.logits import LogitsModel
 from labserve.triton import device, parameter
 
 

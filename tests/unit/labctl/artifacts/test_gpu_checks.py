@@ -35,7 +35,7 @@ from labctl.runtimes.local import LocalRuntime
 from labctl.stack.build import check_machine, refuse_unservable
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
-from labserve import cache_room
+from labserve import model_shape
 from labserve.model_shape import ModelShape
 from labserve.vllm.settings import VllmSettings
 
@@ -337,7 +337,7 @@ def test_without_a_size_the_cache_takes_what_is_free_and_no_more_than_the_batch_
     weights_size = shape("random:llama-2-7b", workspace).weights
     with (tmp_path / "model.safetensors").open("wb") as file:
         file.truncate(weights_size)
-    monkeypatch.setattr(cache_room, "_free_bytes", lambda device: free)
+    monkeypatch.setattr(model_shape, "_free_bytes", lambda device: free)
     given = {"gpt_model_path": str(tmp_path), "max_num_sequences": "8", "engine": "vllm", "max_num_tokens": "4096"}
     there = ModelShape(vocabulary=32000, context=4096, token_values=2 * 32 * 4096, head_dim=128)
     served = VllmSettings.of(lambda name: given.get(name, ""), there, "cuda:0")

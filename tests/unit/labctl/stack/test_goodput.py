@@ -26,7 +26,7 @@ from labctl.replicas.scale import Scaler
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.workspace import Workspace
 from labkit.client import metrics
-from labserve.observe import gauges, goodput
+from labserve.observe import gauges
 from labserve.observe.gauges import Gauges
 
 Answer = Callable[..., None]
@@ -40,7 +40,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Answer:
 
     def one(model: str, ttft: float, tpot: float, why: str = "length", **parameters: object) -> None:
         shown = Gauges(model)
-        shown.arrived("a", shown.origin(Request({}, json.dumps(parameters))))
+        shown.arrived("a", shown.life(Request({}, json.dumps(parameters)), now[0]))
         for number in range(5):
             now[0] += (tpot if number else ttft) / 1e3
             shown.step(["a"], "d" if number else "p", [1], [1])
@@ -88,9 +88,13 @@ def test_without_limits_nothing_is_counted(answer: Answer, monkeypatch: pytest.M
 
 def test_clients_cannot_make_more_classes_than_32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABS_SLO", "ttft<500ms")
-    counts = goodput.GoodputCounter()
-    kinds = [counts.kind(Request({}, json.dumps({"tenant": f"t{number}"}))) for number in range(40)]
-    assert kinds[31:34] == ["t31", "others", "others"] and counts.kind(Request({}, '{"tenant": "t3"}')) == "t3"
+    shown = Gauges("crowded")
+
+    def kind(tenant: str) -> str:
+        return shown.life(Request({}, json.dumps({"tenant": tenant})), 0.0).kind
+
+    kinds = [kind(f"t{number}") for number in range(40)]
+    assert kinds[31:34] == ["t31", "others", "others"] and kind("t3") == "t3"
 
 
 # -- what is read of it ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import triton_python_backend_utils as pb_utils
 
 from labserve.guard import Guard
 from labserve.observe.watched_log import WatchedLog
-from labserve.tensors import read_number
+from labserve.params import read_number
 from labserve.triton import input_reader, instance, parameter, request_names
 
 LONGEST_MS = 10_000

@@ -11,13 +11,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labserve.answers import PieceAnswers
-from labserve.driver import DriverThread
+from labserve.driver import DriverThread, PieceAnswers
 from labserve.guard import Guard
 from labserve.observe.recorder import Recorder
-from labserve.params import text
-from labserve.slot_scheduler import SlotRequest, SlotScheduler
-from labserve.tensors import read_number
+from labserve.params import read_number, text
+from labserve.slot_scheduler import SlotEngine, SlotRequest, SlotScheduler
 from labserve.triton import input_reader, parameter, text_of
 
 TOKENS, MOST = 8, 1000  # of an answer: the default, and the most
@@ -38,13 +36,13 @@ class Words(SlotRequest):
         return len(self.output)
 
 
-class TritonPythonModel:
+class TritonPythonModel(SlotEngine):
     def initialize(self, args):
         self.seconds = float(parameter(args, "step_ms")) / 1e3
         self.guard = Guard(args)
         scheduler = SlotScheduler(self, int(parameter(args, "seats")))
         recorder = Recorder(args, scheduler, gauges={"waiting": 0})
-        answers, here = PieceAnswers(self.guard), Path(__file__).parent
+        answers, here = PieceAnswers(), Path(__file__).parent
         self.driver = DriverThread(self.guard, scheduler, answers, recorder, self.read, beside=here, forgiving=True)
         self.driver.start()
 
@@ -61,9 +59,6 @@ class TritonPythonModel:
     def tokens(self, batch):
         return [1 if words.output else len(words.prompt) for words in batch]
 
-    def join(self, words):
-        """A request gets a slot: there is nothing to prepare."""
-
     def step(self, batch):
         """Every request in a slot gets a word."""
         time.sleep(self.seconds)
@@ -73,9 +68,6 @@ class TritonPythonModel:
             if len(words.output) == words.limit:
                 words.finish("length")
         return {}
-
-    def release(self, words):
-        """A request has left its slot: there is nothing to free."""
 
     def finalize(self):
         self.driver.close()

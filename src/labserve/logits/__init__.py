@@ -1,1 +1,0 @@
-"""Lab 01: from token ids to logits."""
