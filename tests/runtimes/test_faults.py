@@ -9,12 +9,11 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 from lab_errors import lab_error
-from machinery import labctl, runtime, share_server, started, status
+from machinery import found, labctl, runtime, share_server, started, status
+from own_stack import server_of
 from waiting import DEADLINE_S, eventually
 
 from labctl import catalog
@@ -37,14 +36,15 @@ def on(where: str) -> tuple[str, ...]:
 
 def loading(root: Path, where: str) -> bool:
     """True once the server is there: then the models load."""
-    return runtime(root, where).find(STACK) is not None
+    return found(root, STACK) is not None
 
 
 def kill_server(root: Path, where: str) -> None:
     """As the kernel does it: SIGKILL, no warning."""
-    runner: Any = runtime(root, where)
     if where == "local":
-        psutil.Process(runner.find(STACK).server["pid"]).kill()
+        server = server_of(root, STACK)
+        assert server
+        server.kill()
     else:
         from machinery import container
 

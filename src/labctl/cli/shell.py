@@ -14,8 +14,8 @@ def shell_command(stack: str, verbose: bool) -> int:
     """Open a shell beside STACK, which must be up: in a container of its network, or here.
 
     It has labctl, Python, curl and an editor, and the addresses as TRITON_HTTP, TRITON_GRPC and TRITON_METRICS. In a
-    container /labs/results is this checkout's results/. Its exit status is the shell's.
+    container it may write into results/ alone. Its exit status is the shell's.
     """
     session, _, name = opt.open_stack(stack, verbose)
     there = session.require_up(name)
-    return there.runtime.shell(session.listener, there.record)
+    return there.runtime.client(session.listener, None, there.record)

@@ -13,7 +13,7 @@ from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.options import Options
-from labctl.runtimes.base import FRONT, Runtime
+from labctl.runtimes.base import Part, Runtime
 from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record
 from labctl.stack import door, faults
@@ -124,13 +124,13 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
 def _lines(runtime: Runtime, stack: str, record: Record | None, follow: bool, replica: int | None) -> Iterable[str]:
     """The log; where there are replicas and none is asked for, each line says whose it is."""
     if replica or not record or not record.balance:
-        return server_api.readable_log(runtime.logs(stack, follow, replica or 0))
+        return server_api.readable_log(runtime.logs(stack, follow, replica))
 
-    def labelled(number: int, name: str) -> Iterator[str]:
-        for line in server_api.readable_log(runtime.logs(stack, follow, number)):
+    def labelled(part: Part, name: str) -> Iterator[str]:
+        for line in server_api.readable_log(runtime.logs(stack, follow, part)):
             yield f"{name} | {line}"
 
-    streams = [labelled(FRONT, "balancer")]
+    streams = [labelled("balancer", "balancer")]
     streams += [labelled(server.number, f"replica {server.number}") for server in record.servers]
     return as_they_come(streams) if follow else itertools.chain.from_iterable(streams)
 

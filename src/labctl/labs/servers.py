@@ -134,7 +134,7 @@ class Servers:
             edits.load_differing(wanted)
             record = wanted.as_planned()
             if old.balance != new.balance:
-                record = replicas.spread_by(session, runtime, record, new.balance, options.ports)
+                record = replicas.change_balance(session, record, new.balance, options.ports)
             session.remember(record)
         self._now = RunningStack.of(session, self._lab, runtime, record)
         return self._now

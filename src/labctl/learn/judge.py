@@ -166,7 +166,7 @@ def _run_trial(function: Any, seed: int, exercise: Exercise, running: RunningSta
         _processes(running),
     )
     session.listener.step(f"checking exercise {exercise.id}, seed {seed}")
-    with memory_limit(running.runtime, record, exercise.manifest.memory_mib) as describe_excess:
+    with memory_limit(session.workspace, record, exercise.manifest.memory_mib) as describe_excess:
         _try(function, trial, describe_excess, exercise, running)
     if describe_excess():  # Triton starts the model's process again, with the request that took too much
         server.stop_exercise_server(session)

@@ -95,7 +95,7 @@ def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Pat
 def refuse_runtime(session: Session, exercise: Exercise, runtime: str) -> None:
     """Raises LabError where an engine of its own cannot be served, whatever the learner has written."""
     options = Options(set=exercise.manifest.settings)
-    plan = make_plan(session.workspace, lab_with(exercise, session.workspace), STACK, options, str)
+    plan = make_plan(session.workspace, lab_with(exercise, session.workspace), STACK, options)
     if plan.served.packages:
         refuse_unservable(plan, session.choose(runtime, "cpu"), session.workspace)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from labctl.lab import Lab
-from labctl.runtimes.base import Runtime
+from labctl.runtimes import balancer
 from labctl.runtimes.door import door_url, start_door_server
 from labctl.runtimes.lock import hold_signals_back
 from labctl.runtimes.record import Record, Replica
@@ -56,9 +56,9 @@ def heal(stack: RunningStack) -> bool:
     runtime, record, listener = stack.runtime, stack.record, stack.session.listener
     with stack.lock("restart"):
         dead = replicas.missing_replicas(stack)
-        if ended := runtime.front_death(record):
+        if ended := runtime.state(record).balancer_ended:
             listener.step(f"the balancer of {record.stack}")
-            runtime.front(listener, record)
+            balancer.restart_balancer(stack.session.workspace, record, listener)
             listener.done("started again")
         if dead:
             start_replicas(stack, dead)
@@ -93,14 +93,14 @@ def _start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     session.listener.step(f"replica {', '.join(map(str, numbers))} of {name}")
     plan = stack.plan
     try:
-        server = runtime.start(session.listener, plan, record, numbers)
-        replicas.await_ready(stack, record, starting, server.exited)
-        runtime.spread(record)
-        replicas.await_balancer(runtime, record)
+        exited = runtime.start(session.listener, plan, record, numbers)
+        replicas.await_ready(stack, record, starting, exited)
+        balancer.assign_servers(session.workspace, record)
+        replicas.await_balancer(session, record)
     except BaseException:
         with hold_signals_back():
             end()
-            runtime.spread(before)  # the balancer does not look for what never came
+            balancer.assign_servers(session.workspace, before)  # the balancer does not look for what never came
         raise
     session.remember(record)
     session.listener.done("READY")
@@ -115,24 +115,24 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
     """
     running = session.require_up(stack).in_lab(lab)
     runtime, record = running.runtime, running.record
-    require_balancer(runtime, record)
+    require_balancer(session, record)
     with running.lock("restart"):
         for server in running.record.servers:
             session.listener.step(f"draining replica {server.number}")
-            cut = replicas.drain(runtime, record, [server.number], patience)
+            cut = replicas.drain(session, record, [server.number], patience)
             session.listener.done(replicas.cut_off(cut))
             try:
-                replicas.let_go(runtime, record, [server.number])
+                replicas.forget_servers(session.workspace, record, [server.number])
                 runtime.stop(session.listener, stack, number=server.number)
             except BaseException:  # it serves on, or is dead and `labctl restart` starts it
                 with hold_signals_back():
-                    runtime.spread(record)
+                    balancer.assign_servers(session.workspace, record)
                 raise
             record = start_replicas(replace(running, record=record), [server])
     return record
 
 
-def require_balancer(runtime: Runtime, record: Record) -> None:
+def require_balancer(session: Session, record: Record) -> None:
     """Raises LabError for a stack that is one server, or whose balancer has died."""
     if not record.balance:
         raise LabError(
@@ -141,4 +141,4 @@ def require_balancer(runtime: Runtime, record: Record) -> None:
             f"labctl down {record.stack}, then labctl up {record.stack} --replicas N (--balance l7 for one)",
             code="balancer-none",
         )
-    replicas.require_front(runtime, record)
+    replicas.require_living_balancer(session, record)

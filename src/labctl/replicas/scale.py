@@ -31,7 +31,7 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
     """
     running = session.require_up(stack).in_lab(lab)
     record = running.record
-    require_balancer(running.runtime, record)
+    require_balancer(session, record)
     if not 1 <= count <= MOST:
         raise LabError(
             f"{count} replicas are out of range", f"a stack has from 1 to {MOST}", code="replicas-out-of-range"
@@ -51,7 +51,7 @@ def _fewer(stack: RunningStack, going: Sequence[Replica], patience: float) -> Re
     session, runtime, record = stack.session, stack.runtime, stack.record
     numbers = [server.number for server in going]
     session.listener.step(f"draining replica {', '.join(map(str, numbers))}")
-    cut = replicas.drain(runtime, record, numbers, patience)
+    cut = replicas.drain(session, record, numbers, patience)
     session.listener.done(replicas.cut_off(cut))
     smaller = with_servers(record, [server for server in record.servers if server.number not in numbers])
 
@@ -61,7 +61,7 @@ def _fewer(stack: RunningStack, going: Sequence[Replica], patience: float) -> Re
             runtime.stop(session.listener, record.stack, force=force, number=number)
 
     try:
-        replicas.let_go(runtime, record, numbers)
+        replicas.forget_servers(session.workspace, record, numbers)
         end(force=False)
     except BaseException:  # they have answered all, and the balancer has let go of them: they end all the same
         with hold_signals_back():
@@ -137,7 +137,7 @@ def autoscale(
         try:
             running = session.require_up(stack)
             record = running.record
-            require_balancer(running.runtime, record)
+            require_balancer(session, record)
         except LabError:
             # A restart takes it down and up again, and lets go of its lock for a moment in between.
             if gone and not holder(session.workspace, stack)[0]:

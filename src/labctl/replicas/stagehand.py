@@ -21,6 +21,7 @@ from labctl.clock.clock import Clock
 from labctl.listener import Silent
 from labctl.replicas import restart
 from labctl.replicas.scale import Scaler, autoscale, scale
+from labctl.runtimes.compose_project import client_endpoints
 from labctl.stack import replicas
 from labctl.stack.stack import RunningStack
 from labkit.client.context import REQUEST_FILES, answer_of, folder_of
@@ -182,8 +183,8 @@ class Stagehand:
 
 def replica_endpoints(stack: RunningStack) -> dict[str, dict[str, str]]:
     """Where a client reaches each server of a stack, by number; {} for a stack that is one server."""
-    runtime, record = stack.runtime, stack.record
+    record = stack.record
     if not record.balance:
         return {}
     numbers = [server.number for server in record.servers]
-    return {str(number): vars(runtime.client_endpoints(record.only(number))) for number in numbers}
+    return {str(number): vars(client_endpoints(record.only(number))) for number in numbers}

@@ -12,7 +12,6 @@ import shutil
 import sys
 import tarfile
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from labctl.options import LOOPBACK
 from labctl.runtimes import processes
-from labctl.runtimes.base import REMOVED
 from labctl.runtimes.nvidia import numbers
 from labctl.runtimes.record import Endpoints
 from labctl.triton.arguments import GRPC, HTTP, METRICS
@@ -38,17 +36,15 @@ ANSWER_S = 20
 LOOK_S = 0.1  # seconds between two looks at a container
 LONGEST = 300  # characters of an engine's own words that are repeated
 NO_ENGINE = (json.JSONDecodeError, KeyError)  # what the SDK raises about an answer that no Docker engine gives
-SILENT_S = 3.0  # seconds that an engine may stay silent while a start waits for its servers
 ENGINE_NEEDED = (25, 0)  # compose.yaml uses start_interval, which came with this version
 COMPOSE_NEEDED = (2, 24, 4)  # the first Compose that knows !override, which compose.json uses (compose_project.py)
-ROOT, STACK, SERVICE, RECORD = "labs.root", "labs.stack", "labs.service", "labs.record"
+ROOT, STACK, SERVICE = "labs.root", "labs.stack", "labs.service"
 REPLICA = "labs.replica"
 INSTALL_PACKAGES = "sudo scripts/docker_engine.sh install"
 INSTALL = f"{INSTALL_PACKAGES} && sudo scripts/docker_engine.sh start (Debian, Ubuntu)"
 START = "start it: sudo systemctl start docker, Docker Desktop, or sudo scripts/docker_engine.sh start"
 JOIN = "sudo usermod -aG docker $USER, then log out and in again"
 LOCAL = "--runtime local runs the same Triton as a process of this machine"
-INSIDE = "/labs/checkout"  # LABS_ROOT in the containers of compose.yaml
 OUTSIDE = "ask outside of this container, or in it the server itself: labctl infer STACK --endpoint $TRITON_GRPC"
 
 
@@ -175,7 +171,7 @@ def _remedy(address: str) -> str:
     """What to do about an engine that does not answer."""
     if elsewhere := _elsewhere(address):
         return elsewhere
-    if os.environ.get("LABS_ROOT") == INSIDE:
+    if "LABS_INSIDE" in os.environ:  # compose.yaml sets it
         return OUTSIDE
     return START if shutil.which("dockerd") or shutil.which("docker") else INSTALL
 
@@ -327,6 +323,11 @@ def _labelled(kind: str, root: str, stack: str | None, service: str | None = Non
         return list(getattr(client, kind).list(filters={"label": labels}, **options))
 
 
+def of_service(containers: Sequence[Any], service: str) -> list[Any]:
+    """The containers among these that belong to that service of compose.yaml."""
+    return [container for container in containers if container.labels.get(SERVICE) == service]
+
+
 def replica(container: Any) -> int:
     """The number of a server's container in its stack."""
     return int(container.labels.get(REPLICA) or 1)
@@ -437,35 +438,6 @@ def how_ended(attributes: dict[str, Any]) -> str | None:
         return str(state["Error"])
     code = int(state.get("ExitCode", 0))
     return processes.describe_exit(128 - code if code > 128 else code)
-
-
-class ComposeServer:
-    """Watched containers of servers and of what stands before them, each with its name in errors ("": the only one)."""
-
-    def __init__(self, containers: Sequence[tuple[str, Any]]) -> None:
-        self._containers = containers
-        self._silent_since: float | None = None
-
-    def exited(self) -> str | None:
-        """Raises LabError when the engine itself stays silent."""
-        import docker.errors
-
-        try:
-            for who, container in self._containers:
-                container.reload()
-                if how := how_ended(container.attrs):
-                    return f"{who}: {how}" if who else how
-        except docker.errors.NotFound:
-            return REMOVED
-        except engine_errors() as error:
-            self._silent_since = self._silent_since or time.monotonic()
-            if time.monotonic() - self._silent_since > SILENT_S:
-                raise LabError(
-                    "the Docker engine stopped answering", "", "start it, then labctl down", code="docker-silent"
-                ) from error
-        else:
-            self._silent_since = None
-        return None
 
 
 def _cause(error: BaseException) -> OSError:

@@ -43,7 +43,7 @@ def command(record: Record, port: int, announce: str = "") -> Command:
             "make setup (or: pip install -e '.[openai]')",
             code="openai-libraries-missing",
         )
-    arguments = door_arguments(record, record.endpoints.grpc, record.tokenizer_dir, port)
+    arguments = door_arguments(record, record.endpoints.grpc, port)
     if announce:
         arguments += ["--announce", announce]
     return Command([sys.executable, *arguments])
@@ -87,7 +87,7 @@ def door_container(workspace: Workspace, record: Record, port: int) -> DockerCal
     It speaks to the server, or to the balancer before several.
     """
     projects = Projects(workspace)
-    added = {"STACK_OPENAI_PORT": str(port), "STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record))}
+    added = {"STACK_OPENAI_PORT": str(port), "STACK_OPENAI_ARGS": shlex.join(door_inside(record))}
     projects.add(record.stack, added, SERVICE)
     # Started without its dependencies, its configuration differs for Compose, and `up -d` would make it again. But a
     # first server that was scaled away must not start again.

@@ -192,19 +192,19 @@ def remove_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return [name for name in names if name not in kept], kept
 
 
-def build_minutes(builds: Mapping[str, DockerCall], base: str) -> list[int]:
-    """About how long each takes of what :func:`build_missing_images` would make."""
-    pulled = [PULL_MINUTES] if base and not exists(base) else []
-    return pulled + [BUILD_MINUTES for name in builds if not exists(name)]
-
-
 def build_missing_images(listener: Listener, builds: Mapping[str, DockerCall], base: str) -> None:
     """Build those of ``builds`` that are not there yet, on the image ``base`` ("" is none of NVIDIA's)."""
-    if base and not exists(base):  # also its digest is wanted, which a build alone would not keep
+    missing = [name for name in builds if not exists(name)]
+    pulled = bool(base) and not exists(base)  # also its digest is wanted, which a build alone would not keep
+    if count := pulled + len(missing):
+        images = f"{count} images are" if count > 1 else "1 image is"
+        minutes = PULL_MINUTES * pulled + BUILD_MINUTES * len(missing)
+        listener.note(f"{images} made first: about {minutes} minutes, once")
+    if pulled:
         pull_image(listener, base)
-    for name, build in builds.items():
-        if not exists(name):
-            _build(listener, name, build)
+    for name in missing:
+        if not exists(name):  # another command may have built it meanwhile
+            _build(listener, name, builds[name])
 
 
 def pull_image(listener: Listener, image: str) -> None:
@@ -212,13 +212,13 @@ def pull_image(listener: Listener, image: str) -> None:
     listener.step(f"image {image} (many gigabytes)")
     pull = DockerCall(lambda docker: docker.image.pull(image, stream_logs=True))
     failed = f"image {image} cannot be pulled"
-    with told_why():
+    with explain_failure():
         pull.run_to_end(listener, failed, code="image-pull-failed")
     listener.done("pulled")
 
 
 @contextlib.contextmanager
-def told_why() -> Iterator[None]:
+def explain_failure() -> Iterator[None]:
     """Give the error of a failed build or pull the remedy that its last lines (its details) ask for."""
     try:
         yield
@@ -238,7 +238,7 @@ def _build(listener: Listener, name: str, build: DockerCall) -> None:
     """Build an image, unless another command built it meanwhile: a second build would take the name from that one."""
     listener.step(f"image {name}")
     failed = f"image {name} cannot be built"
-    with told_why():
+    with explain_failure():
         tail = build.run_to_end(listener, failed, code="image-build-failed")
         if not image_digest(name):
             raise LabError(failed, "docker compose says that it was built", details=tail, code="image-build-failed")

@@ -82,10 +82,10 @@ def _start(stack: PlannedStack, record: Record) -> RunningStack:
     began = time.monotonic()
     try:
         session.remember(record)  # before anything runs, so that the next command finds it
-        exited = runtime.start(session.listener, plan, record).exited
+        exited = runtime.start(session.listener, plan, record)
         answered = replicas.await_ready(stack, record, record.servers, exited)
         if record.balance:
-            replicas.await_balancer(runtime, record)
+            replicas.await_balancer(session, record)
     except BaseException as error:
         if isinstance(error, LabError):  # before its log is removed
             error = _explained(stack, error)

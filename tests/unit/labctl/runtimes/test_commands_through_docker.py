@@ -208,7 +208,7 @@ def test_an_image_whose_tensorrt_llm_is_not_the_tables_is_told(
     """It is asked once: when its templates are copied out of it. Tags have held another version than they said."""
     lab, name = session.catalog.stack(STACK)
     runtime = ComposeRuntime(session.workspace)
-    plan = make_plan(session.workspace, lab, name, Options("gpu", {"engine": "tensorrt-llm"}), runtime.server_path)
+    plan = make_plan(session.workspace, lab, name, Options("gpu", {"engine": "tensorrt-llm"}))
     container = ImageContainer(said)
     monkeypatch.setattr(docker_engine, "engine", lambda: SimpleNamespace(containers=container))
     monkeypatch.setattr(images, "build_missing_images", lambda *asked: None)

@@ -24,7 +24,7 @@ from labctl.cli.stacks import _describe
 from labctl.doctor import checklist
 from labctl.learn.classroom import IN_ITS_TERMINAL, Classroom, socket_of_engine
 from labctl.options import Options
-from labctl.runtimes import docker_engine, images
+from labctl.runtimes import compose_project, docker_engine, images
 from labctl.runtimes.compose_project import Projects
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Record
@@ -139,6 +139,7 @@ def rendered(session: Session) -> Session:
     """A session whose stack was rendered for ``docker compose`` by hand."""
     folder = session.workspace.folder(STACK)
     folder.path.mkdir(parents=True)
+    folder.compose_file.write_text(json.dumps({compose_project.RECORD: RECORD.to_json()}))
     folder.env_file.touch()
     folder.make_secret()
     return session
@@ -193,7 +194,7 @@ def test_the_engine_is_not_asked_about_a_stack_whose_record_is_local(
 def test_inside_a_container_without_an_engine_a_live_stack_is_unknown_and_the_remedy_is_outside(
     brought_up: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LABS_ROOT", docker_engine.INSIDE)
+    monkeypatch.setenv("LABS_INSIDE", "client")
     monkeypatch.setattr(docker_engine, "DEFAULT_SOCKET", f"unix://{tmp_path}/no.sock")
     monkeypatch.setenv("HOME", str(tmp_path))
     shown = status(brought_up, STACK)
@@ -353,7 +354,7 @@ def test_under_a_rootless_engine_the_caller_is_its_root(
         says({"SecurityOptions": options})
         projects = Projects(Workspace(tmp_path, tmp_path / "cache"))
         monkeypatch.setattr(images, "client_image", lambda workspace: "labs-client:1")
-        projects.write(STACK, {}, {}, "cpu", {})
+        projects.write(RECORD, {}, {})
         values = projects.read(STACK)
         assert (values["STACK_USER"], values["STACK_SERVER_USER"]) == (user, user)
         assert ("rootless" in docker_engine.describe_engine()) == (user == "0:0")
@@ -397,7 +398,7 @@ def test_the_disk_that_is_asked_is_the_engines_own(
 def test_what_to_do_about_a_failed_build_follows_from_its_last_words_and_names_the_other_runtime(
     last_words: str, remedy: str
 ) -> None:
-    with lab_error("any", remedy, docker_engine.LOCAL), images.told_why():
+    with lab_error("any", remedy, docker_engine.LOCAL), images.explain_failure():
         raise LabError("it cannot be built", details=["#7 [packages 3/4] RUN ...", f"#7 1.2 {last_words}"], code="any")
 
 

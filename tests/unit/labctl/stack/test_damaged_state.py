@@ -108,7 +108,7 @@ def test_the_note_of_a_lock_and_of_a_death_may_hold_anything(here: Session, text
     for name in ("lock", "ended"):
         (here.workspace.folder(STACK).path / name).write_text(text)
     assert holder(here.workspace, STACK) == (0, "")
-    assert LocalRuntime(here.workspace).death_of(STACK) == ""
+    assert LocalRuntime(here.workspace).state(RECORD).death is None
 
 
 def test_fault_44_a_stack_whose_state_file_is_null_can_be_taken_down(

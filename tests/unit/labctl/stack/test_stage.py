@@ -43,13 +43,7 @@ class Stood:
     def find(self, stack: str) -> tuple[Any, Record]:
         return self, self.record
 
-    def client_endpoints(self, record: Record) -> Endpoints:
-        return record.endpoints
-
-    def front_death(self, record: Record) -> str:
-        return ""
-
-    def stop(self, listener: Any, stack: str, force: bool = False, number: int = 0) -> None:
+    def stop(self, listener: Any, stack: str, force: bool = False, number: int | None = None) -> None:
         self.done.append(("stop", (stack, force, number)))
 
 
