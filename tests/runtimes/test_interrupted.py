@@ -118,7 +118,7 @@ def test_fault_47_a_restart_that_is_interrupted_holds_no_lock_and_leaves_what_st
         eventually(lambda: is_asked_to_stop(server))
         interrupt(process, signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 143
-    assert holder(Workspace(own, own / "cache"), STACK) == (0, "")
+    assert holder(Workspace(own, own / "cache"), STACK) is None
     assert status(own, STACK)["state"] == "absent"
     assert runtime(own, where).leftovers(STACK) == []
     labctl("up", STACK, "--timeout", "77", *on(where), root=own)

@@ -140,7 +140,7 @@ def autoscale(
             require_balancer(session, record)
         except LabError:
             # A restart takes it down and up again, and lets go of its lock for a moment in between.
-            if gone and not holder(session.workspace, stack)[0]:
+            if gone and not holder(session.workspace, stack):
                 raise
             gone = True
             pause(LOOK_S)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import json
 import os
 import platform
 import shutil
-import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +22,6 @@ from labctl.runtimes.record import Endpoints
 from labctl.triton.arguments import GRPC, HTTP, METRICS
 from labkit.disk import typed_path
 from labkit.errors import LabError
-from labkit.waiting import attempts
 
 if TYPE_CHECKING:
     import docker
@@ -35,7 +32,6 @@ HOOK = "nvidia-container-runtime-hook"
 ANSWER_S = 20
 LOOK_S = 0.1  # seconds between two looks at a container
 LONGEST = 300  # characters of an engine's own words that are repeated
-NO_ENGINE = (json.JSONDecodeError, KeyError)  # what the SDK raises about an answer that no Docker engine gives
 ENGINE_NEEDED = (25, 0)  # compose.yaml uses start_interval, which came with this version
 COMPOSE_NEEDED = (2, 24, 4)  # the first Compose that knows !override, which compose.json uses (compose_project.py)
 ROOT, STACK, SERVICE = "labs.root", "labs.stack", "labs.service"
@@ -58,10 +54,7 @@ def engine_errors() -> tuple[type[Exception], ...]:
 
 @functools.cache
 def _client(host: str) -> docker.DockerClient | Exception:
-    """A client whose engine has answered, or why there is none; asked once per process and address.
-
-    Where something answered, that is the SDK's error about the answer, else the operating system's.
-    """
+    """A client whose engine has answered, or why there is none; asked once per process and address."""
     kind, _, path = host.partition("://")
     try:
         if kind == "unix":
@@ -75,7 +68,7 @@ def _client(host: str) -> docker.DockerClient | Exception:
         client.api.timeout = ANSWER_S
         return client
     except engine_errors() as error:
-        return _about_answer(error) or _cause(error)
+        return error
 
 
 def _address() -> str:
@@ -128,37 +121,19 @@ def engine() -> docker.DockerClient:
     client = _client(address)
     if not isinstance(client, Exception):
         return client
-    if isinstance(client, NO_ENGINE):
-        why = f"it does not say which version it is ({address})"
-        raise LabError("what answers is not a Docker engine", why, _remedy(address), code="docker-failed")
-    why = f"{getattr(client, 'strerror', None) or _words(client)} ({address})"
-    sdk = sys.modules.get("docker.errors")  # imported where an engine was there to be asked: it takes half a second
-    if sdk and isinstance(client, sdk.InvalidVersion):
-        raise _too_old("the Docker engine is too old", why)
-    if sdk and isinstance(client, sdk.APIError):
-        what = f"the Docker engine answers with an error (HTTP {client.status_code})"
+    cause = _cause(client)
+    if isinstance(cause, TimeoutError):
+        why: str | None = f"it did not answer within {PROBE_S} s"
+    else:
+        why = cause.strerror if isinstance(cause, OSError) else None  # what requests raises about an answer has none
+    if why is None:
+        what, why = "what answers is no Docker engine that labctl can ask", f"{_words(client)} ({address})"
         raise LabError(what, why, "docker version asks it the same; see also its log", code="docker-failed")
-    if getattr(client, "errno", None) in (errno.EACCES, errno.EPERM):
+    why = f"{why} ({address})"
+    if getattr(cause, "errno", None) in (errno.EACCES, errno.EPERM):
         remedy = _elsewhere(address) or JOIN
         raise LabError("this user may not ask the Docker engine", why, remedy, code="docker-denied")
     raise LabError("no Docker engine answers", why, _remedy(address), code="docker-missing")
-
-
-def _about_answer(error: BaseException) -> Exception | None:
-    """The error in an error's causes that is about an answer; None where nothing answered."""
-    import docker.errors
-
-    cause: BaseException | None = error
-    while cause:
-        if isinstance(cause, (docker.errors.APIError, docker.errors.InvalidVersion, *NO_ENGINE)):
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    return None
-
-
-def _too_old(what: str, why: str) -> LabError:
-    needed = ".".join(map(str, ENGINE_NEEDED))
-    return LabError(what, why, f"install Docker {needed} or newer", code="docker-too-old")
 
 
 def _elsewhere(address: str) -> str:
@@ -195,14 +170,11 @@ def require_engine() -> None:
     with engine_failures("saying what it is"):
         answer, options = client.version(), options_of(client.info())
     version = str(answer.get("Version", ""))
-    if any("podman" in str(part.get("Name", "")).lower() for part in answer.get("Components") or ()):
-        why = "its builds and its health checks are not Docker's, and the labs have not run on it"
-        what = f"Podman {version} answers in the place of a Docker engine"
-        raise LabError(what, why, INSTALL, code="docker-is-podman")
     if numbers(version) < ENGINE_NEEDED:
         needed = ".".join(map(str, ENGINE_NEEDED))
         why = f"compose.yaml needs {needed} or newer (start_interval)"
-        raise _too_old(f"the Docker engine {version} is too old", why)
+        remedy = f"install Docker {needed} or newer"
+        raise LabError(f"the Docker engine {version} is too old", why, remedy, code="docker-too-old")
     if "userns" in options:
         why = "no user of a container is then one of this machine, and the server may not write where it has to"
         remedy = "start dockerd without userns-remap"
@@ -382,15 +354,15 @@ def ended_container(
     Yields:
         The container, and its command's exit status; None where it has not ended in time.
     """
+    import requests.exceptions
+
     container = engine().containers.create(image, list(words), network_mode="none", **options)
     try:
         container.start()
-        for _ in attempts(seconds, LOOK_S):
-            container.reload()
-            if container.status == "exited":
-                break
-        ended = container.status == "exited"
-        yield container, int(container.attrs["State"]["ExitCode"]) if ended else None
+        code = None
+        with contextlib.suppress(requests.exceptions.RequestException):  # it takes longer
+            code = int(container.wait(timeout=seconds)["StatusCode"])
+        yield container, code
     finally:
         discard([container])
 
@@ -440,13 +412,11 @@ def how_ended(attributes: dict[str, Any]) -> str | None:
     return processes.describe_exit(128 - code if code > 128 else code)
 
 
-def _cause(error: BaseException) -> OSError:
+def _cause(error: BaseException) -> BaseException:
     """The reason at the bottom of an error's causes: "Connection refused"."""
     while inner := error.__cause__ or error.__context__:
         error = inner
-    if isinstance(error, TimeoutError):
-        return OSError(errno.ETIMEDOUT, f"it did not answer within {PROBE_S} s")
-    return error if isinstance(error, OSError) and error.strerror else OSError(0, _words(error))
+    return error
 
 
 def _words(error: BaseException) -> str:

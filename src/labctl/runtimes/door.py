@@ -33,7 +33,7 @@ def url(port: int) -> str:
     return f"http://127.0.0.1:{port}/v1"
 
 
-def command(record: Record, port: int, announce: str = "") -> Command:
+def command(record: Record, port: int, announce: str | None = None) -> Command:
     """The program in front of a running stack. Raises LabError: it cannot run in this environment."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -67,8 +67,8 @@ def start_door_server(workspace: Workspace, record: Record, port: int, listener:
     return address
 
 
-def door_url(workspace: Workspace, record: Record) -> str:
-    """The base URL of the door that goes with a stack; "" where there is none, or it has ended."""
+def door_url(workspace: Workspace, record: Record) -> str | None:
+    """The base URL of the door that goes with a stack; None where there is none, or it has ended."""
     with contextlib.suppress(OSError, ValueError, LabError):
         address = disk.read_text(workspace.folder(record.stack).door_url)
         if record.runtime == "compose":
@@ -77,8 +77,8 @@ def door_url(workspace: Workspace, record: Record) -> str:
         else:
             parts = groups.groups(workspace.folder(record.stack))
             lives = any(group.members() for group in parts if group.part == groups.OPENAI)
-        return address if lives else ""
-    return ""
+        return address if lives else None
+    return None
 
 
 def door_container(workspace: Workspace, record: Record, port: int) -> DockerCall:

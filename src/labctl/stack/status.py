@@ -88,7 +88,7 @@ def ready_status(stack: RunningStack) -> Status:
     session, record = stack.session, stack.record
     rows = {state.name: _model_row(state) for state in stack.answered}
     shown = _object(record, "ready", [rows[name] for name in record.models], _effective(session, record))
-    shown["openai"] = door_url(session.workspace, record)
+    shown["openai"] = door_url(session.workspace, record) or ""
     shown["env_file"] = _by_hand(session, record)
     shown["replicas"] = [_row(server.number, server.endpoints, "ready") for server in record.servers]
     if stack.already:  # one that was just started has loaded every file as it is
@@ -107,7 +107,8 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
 
     ``ask``: ask each model of an idle stack for a tiny answer; else Triton's own word is believed.
     """
-    _, action = holder(session.workspace, stack)
+    other = holder(session.workspace, stack)
+    action = other.action if other else ""
     try:
         found = session.state(stack)
     except Unknown as error:
@@ -134,10 +135,10 @@ def _unrecorded(session: Session, stack: str, action: str) -> Status:
 
 def absent(session: Session, stack: str) -> Status:
     """The state of a stack of which nothing is there: another command may be about to bring it up."""
-    _, action = holder(session.workspace, stack)
+    other = holder(session.workspace, stack)
     # The stack that exercises are checked on belongs to no lab.
     lab = next((lab.folder for lab in session.catalog.labs if stack in lab.stacks), "")
-    return _object(_nothing(stack, lab), "starting" if action == "up" else "absent")
+    return _object(_nothing(stack, lab), "starting" if other and other.action == "up" else "absent")
 
 
 def _dead(state: State, action: str) -> Status:
@@ -178,7 +179,7 @@ def _running(session: Session, runtime: Runtime, state: State, action: str, ask:
     models = [_of_all(number, settled, bool(record.balance)) for number in range(len(record.models))]
     shown = _object(record, common, models, _effective(session, record), ended=front)
     shown["clock"] = servers[0].clock
-    shown["openai"] = door_url(session.workspace, record)
+    shown["openai"] = door_url(session.workspace, record) or ""
     shown["env_file"] = _by_hand(session, record)
     shown["stuck"] = [sentence for server in servers for sentence in server.stuck]
     _add_edited(shown, running)

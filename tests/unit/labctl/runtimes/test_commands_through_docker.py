@@ -80,8 +80,6 @@ class Docker:
 class ImageContainer:
     """An engine's containers, and the one that it makes: it says something, and has a folder of templates."""
 
-    status, attrs = "exited", {"State": {"ExitCode": 0}}
-
     def __init__(self, said: str) -> None:
         self.said, self.calls = said, list[str]()
 
@@ -93,8 +91,8 @@ class ImageContainer:
     def start(self) -> None:
         self.calls.append("start")
 
-    def reload(self) -> None:
-        self.attrs = {"State": {"ExitCode": 0 if self.said else 1}}
+    def wait(self, timeout: float) -> dict[str, int]:
+        return {"StatusCode": 0 if self.said else 1}
 
     def logs(self, stderr: bool) -> bytes:
         return f"{self.said}\n".encode()
