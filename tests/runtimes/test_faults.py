@@ -21,7 +21,7 @@ from labctl.listener import Silent
 from labctl.options import Options
 from labctl.stack import ports
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labctl.stack.up import up
 from labctl.workspace import Workspace
 
@@ -157,7 +157,7 @@ def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     look, stolen = ports.require_free, list[int]()
     with socket.socket() as listener:
 
-        def look_then_lose(named: Mapping[str, int], running: ports.Running, remedy: str) -> None:
+        def look_then_lose(named: Mapping[str, int], running: ports.RunningRecords, remedy: str) -> None:
             look(named, running, remedy)
             if not stolen:
                 stolen.append(named["HTTP"])
@@ -169,7 +169,7 @@ def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield stolen
 
 
-def brought_up(root: Path, where: str, wanted: str) -> RunningStack:
+def brought_up(root: Path, where: str, wanted: str) -> Running:
     workspace = Workspace(root, root / "cache")
     session = Session(workspace, catalog.load_catalog(workspace), Silent())
     return up(session, *session.catalog.stack(STACK), Options(runtime=where, ports=wanted))

@@ -19,7 +19,7 @@ from labctl.runtimes.record import Record
 from labctl.stack import door, faults
 from labctl.stack.down import down, down_all
 from labctl.stack.session import EXERCISE, Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labctl.stack.status import Status, absent, ready_status, status
 from labctl.stack.up import up
 from labctl.triton import server_api
@@ -110,13 +110,13 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
 
     session = opt.open_session()
     name = server.resolve_stack(session, stack)
-    running, record = session.find(name), session.remembered(name)
-    runtime = running.runtime if running else session.runtime(record.runtime if record else "local")
+    found = session.state(name)
+    runtime, record = (found[0], found[1].record) if found else (session.runtime("local"), None)
     in_own_files: faults.Explain = str
     if record and name == server.STACK:
         in_own_files = server.in_your_files(session, runtime, record)
     elif record:
-        in_own_files = faults.stack_files(RunningStack.of(session, None, runtime, record))
+        in_own_files = faults.stack_files(Running.of(session, None, runtime, record))
     for line in _lines(runtime, name, record, follow, replica):
         click.echo(printable(in_own_files(line)))
 

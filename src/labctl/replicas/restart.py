@@ -17,7 +17,7 @@ from labctl.stack.down import down
 from labctl.stack.ports import are_still_free, free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.shipped import require_sound
-from labctl.stack.stack import RunningStack, with_servers
+from labctl.stack.stack import Running, with_servers
 from labctl.stack.up import up
 from labctl.triton.readiness import start_once_more
 from labkit.errors import LabError
@@ -31,11 +31,11 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
 
     Raises LabError: it was not up, or cannot be brought up again; where a syntax error is why, it serves on.
     """
-    alive, kept = session.find(stack), session.remembered(stack)
+    alive, kept = Running.find(session, stack), session.remembered(stack)
     if alive is None and kept is not None:
-        running = RunningStack.of(session, lab, session.runtime(kept.runtime), kept)
+        running = Running.of(session, lab, session.runtime(kept.runtime), kept)
     else:
-        running = session.require_up(stack).in_lab(lab)
+        running = Running.require_up(session, stack).in_lab(lab)
     record = running.record
     if alive and record.balance and heal(running):
         return record
@@ -48,7 +48,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     return record
 
 
-def heal(stack: RunningStack) -> bool:
+def heal(stack: Running) -> bool:
     """Start what of a stack has died: replicas, and what stands before them. False if nothing has.
 
     Raises LabError: a replica does not become ready; the others serve on.
@@ -65,7 +65,7 @@ def heal(stack: RunningStack) -> bool:
         return bool(dead or ended)
 
 
-def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
+def start_replicas(stack: Running, wanted: Sequence[Replica]) -> Record:
     """Start those replicas of a stack that is up, wait until they are ready, and let the balancer have them.
 
     Returns the record with the places that they have now. Raises LabError: one does not become ready; nothing of it
@@ -74,7 +74,7 @@ def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     return start_once_more(lambda: _start_replicas(stack, wanted), stack.session.listener.note)
 
 
-def _start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
+def _start_replicas(stack: Running, wanted: Sequence[Replica]) -> Record:
     session, runtime, before, name = stack.session, stack.runtime, stack.record, stack.name
 
     def end() -> None:
@@ -113,7 +113,7 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
     ``patience``: seconds to wait until a replica has answered all; then its streams are cut. Raises LabError: it is
     not up or has no balancer; a replica does not come back; the others serve on.
     """
-    running = session.require_up(stack).in_lab(lab)
+    running = Running.require_up(session, stack).in_lab(lab)
     runtime, record = running.runtime, running.record
     require_balancer(session, record)
     with running.lock("restart"):

@@ -166,7 +166,7 @@ class ComposeRuntime:
         if record.balance:
             balancer.write_container_files(self.workspace, record)
         values = self._projects.read(stack) if only else compose_project.values(self._projects, plan, record)
-        services = compose_project.services(self._projects, plan, record, only)
+        services = compose_project.services(self._projects, plan, record)
         self._projects.write(record, values, services)
 
     def stop(self, listener: Listener, stack: str, force: bool = False, number: int | None = None) -> None:

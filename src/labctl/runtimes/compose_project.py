@@ -197,26 +197,24 @@ def values(projects: Projects, plan: Plan, record: Record) -> dict[str, str]:
     return variables | {"STACK_OPENAI_ARGS": shlex.join(door_inside(record))}
 
 
-def services(projects: Projects, plan: Plan, record: Record, only: Collection[int] = ()) -> dict[str, dict[str, Any]]:
-    """What the stack's services have otherwise than in compose.yaml.
-
-    A server that is not started now keeps what it was started with.
-    """
-    before = projects.services(record.stack) if only else {}
-    starting = record.starting(only)
-    common = _server_service(projects, plan, record)
+def services(projects: Projects, plan: Plan, record: Record) -> dict[str, dict[str, Any]]:
+    """What the stack's services have otherwise than in compose.yaml."""
+    common: dict[str, Any] = {
+        "environment": {**plan.server_env, "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm])},
+        "mem_limit": projects.memory(len(record.servers)),
+        "stop_grace_period": f"{plan.served.exit_timeout + GRACE_S}s",
+        "healthcheck": {"start_period": f"{record.options.patience:g}s"},  # Compose waits as long as labctl does
+    }
+    if plan.gpu:
+        common |= gpu_reservation(plan.gpu)
     if not record.balance:
         return {"triton": common}
     result: dict[str, dict[str, Any]] = {"client": {"environment": addresses(client_endpoints(record))}}
     result[ENVOY] = {"scale": 1}
     for server in record.servers:
-        name = service(server.number)
-        if server not in starting and name in before:
-            result[name] = before[name]
-            continue
         base = {"file": f"{projects.root}/compose.yaml", "service": "triton"}
         extends = {} if server.number == 1 else {"extends": base}
-        result[name] = {
+        result[service(server.number)] = {
             **extends,
             **common,
             "ports": _port_mappings(server.endpoints),
@@ -225,19 +223,6 @@ def services(projects: Projects, plan: Plan, record: Record, only: Collection[in
             "networks": {"default": {"aliases": [ALL_SERVERS]}},
         }
     return result
-
-
-def _server_service(projects: Projects, plan: Plan, record: Record) -> dict[str, Any]:
-    """What all servers of a stack have otherwise than compose.yaml's ``triton``."""
-    found: dict[str, Any] = {
-        "environment": {**plan.server_env, "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm])},
-        "mem_limit": projects.memory(len(record.servers)),
-    }
-    found["stop_grace_period"] = f"{plan.served.exit_timeout + GRACE_S}s"
-    found["healthcheck"] = {"start_period": f"{record.options.patience:g}s"}  # Compose waits as long as labctl does
-    if plan.gpu:
-        found |= gpu_reservation(plan.gpu)
-    return found
 
 
 def _port_mappings(endpoints: Endpoints) -> list[str]:
@@ -331,6 +316,7 @@ class Projects:
         atomic_write(path, head + write_values(values), mode=0o600)
 
     def _read_override(self, stack: str) -> dict[str, Any]:
+        """What :meth:`write` wrote of a stack's services; {} where there is none."""
         with contextlib.suppress(OSError, ValueError):
             text = self.workspace.folder(stack).compose_file.read_text(encoding="utf-8").replace("$$", "$")
             document: dict[str, Any] = json.loads(text.replace(": !override [", ": ["))
@@ -342,10 +328,6 @@ class Projects:
         with contextlib.suppress(ValueError):
             return Record.from_json(str(self._read_override(stack).get(RECORD)))
         return None
-
-    def services(self, stack: str) -> dict[str, Any]:
-        """What :meth:`write` wrote of a stack's services; {} where there is none."""
-        return dict(self._read_override(stack).get("services", {}))
 
     def forget(self, stack: str, service: str) -> None:
         """Take a service out of the stack's file, so that ``docker compose up`` by hand does not bring it back."""

@@ -20,7 +20,6 @@ from labctl.runtimes.compose_project import BUILDER, REPORT, Projects
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Record
-from labctl.stack.stack import RunningStack
 from labctl.workspace import RUNTIMES, Workspace
 from labkit import disk
 from labkit.disk import atomic_write
@@ -133,12 +132,6 @@ class Session:
                 return compose, state
         return found
 
-    def find(self, stack: str) -> RunningStack | None:
-        """A stack that runs now; None where there is none. Raises Unknown as :meth:`state` does."""
-        if (found := self.state(stack)) and found[1].alive:
-            return RunningStack.of(self, None, found[0], found[1].record)
-        return None
-
     def container_files(self, stack: str) -> list[Path]:
         """The files that say that a stack may run in containers: it was brought up there, or rendered by hand."""
         folder, kept = self.workspace.folder(stack), self.remembered(stack)
@@ -152,29 +145,19 @@ class Session:
     def may_run(self, stack: str) -> bool:
         """Whether a stack runs. True as well if its runtime cannot be asked."""
         try:
-            return self.find(stack) is not None
+            found = self.state(stack)
         except Unknown:
             return True
-
-    def require_up(self, stack: str) -> RunningStack:
-        """A stack that runs now. Raises LabError: it is not up; Unknown: its runtime cannot be asked."""
-        if running := self.find(stack):
-            return running
-        raise LabError(
-            f"{stack} is not up",
-            "",
-            f"labctl {'exercise check' if stack == EXERCISE else f'up {stack}'}",
-            code="stack-not-up",
-        )
+        return bool(found and found[1].alive)
 
     def running(self) -> list[Record]:
         """The records of every stack of this checkout that runs now, as far as that is known."""
-        running: list[Record] = []
+        records: list[Record] = []
         for folder in self.workspace.folders():
             with contextlib.suppress(LabError):
-                if found := self.find(folder.name):
-                    running.append(found.record)
-        return running
+                if (found := self.state(folder.name)) and found[1].alive:
+                    records.append(found[1].record)
+        return records
 
     # -- the state file: only a memory of what was up, never the proof that it is ----------------------------------
 
