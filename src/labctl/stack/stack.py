@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from labctl import repository
+from labctl.catalog import load_lab
 from labctl.lab import Lab
 from labctl.options import Options
 from labctl.plan import Plan, make_plan
@@ -85,6 +86,13 @@ class Running(PlannedStack):
     record: Record
     already: bool = False
     answered: Sequence[ModelState] = ()
+
+    @property
+    def lab(self) -> Lab:
+        """The lab that it was brought up from, read alone. Raises LabError: it is not there (any more)."""
+        if self.own or self.session.given:
+            return super().lab
+        return load_lab(self.session.workspace, self.record.lab, self.name)
 
     @classmethod
     def of(cls, session: Session, lab: Lab | None, runtime: Runtime, record: Record, already: bool = False) -> Self:
