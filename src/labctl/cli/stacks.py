@@ -13,10 +13,11 @@ from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.options import Options
+from labctl.runtimes import door
 from labctl.runtimes.base import Part, Runtime
 from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record
-from labctl.stack import door, faults
+from labctl.stack import faults, ports
 from labctl.stack.down import down, down_all
 from labctl.stack.session import EXERCISE, Session
 from labctl.stack.stack import Running
@@ -54,8 +55,18 @@ def up_command(stack: str, options: Options, with_openai: bool, json_output: boo
     if handle.already:
         session.listener.note(f"{name} was already up with these settings")
     if with_openai:
-        door.start_door(session, handle.record, options)
+        _serve_openai(session, handle.record, options)
     _print(ready_status(handle), json_output)
+
+
+def _serve_openai(session: Session, record: Record, options: Options) -> None:
+    """Start the OpenAI API beside a stack that is up, if it does not run already, and say where it is."""
+    if not (address := door.door_url(session.workspace, record)):
+        port = ports.free_ports(1)[0] if options.ports == "auto" else door.USUAL_PORT
+        again = "free it, then labctl openai STACK (with --port auto on a free port)"
+        ports.require_free({"OpenAI": port}, session.running, again)
+        address = door.start_door_server(session.workspace, record, port, session.listener)
+    session.listener.note(f"OpenAI API: {address}")
 
 
 @click.command("status")

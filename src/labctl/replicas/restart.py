@@ -8,11 +8,10 @@ from urllib.parse import urlsplit
 
 from labctl.lab import Lab
 from labctl.runtimes import balancer
-from labctl.runtimes.door import door_url, start_door_server
+from labctl.runtimes.door import USUAL_PORT, door_url, start_door_server
 from labctl.runtimes.lock import hold_signals_back
 from labctl.runtimes.record import Record, Replica
 from labctl.stack import replicas
-from labctl.stack.door import USUAL
 from labctl.stack.down import down
 from labctl.stack.ports import are_still_free, free_endpoints
 from labctl.stack.session import Session
@@ -44,7 +43,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     down(session, stack)
     record = up(session, lab, stack, record.asked).record
     if openai:
-        start_door_server(session.workspace, record, urlsplit(openai).port or USUAL, session.listener)
+        start_door_server(session.workspace, record, urlsplit(openai).port or USUAL_PORT, session.listener)
     return record
 
 

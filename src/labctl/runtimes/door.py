@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shlex
 import sys
@@ -22,7 +21,7 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.waiting import attempts
 
-PACKAGES = ("starlette", "uvicorn", "uvloop", "jinja2")
+USUAL_PORT = 9000  # of Triton's own OpenAI frontend
 PATIENCE_S, LOOK_S = 60.0, 0.1
 SERVICE = "openai"  # compose.yaml's
 FAILED = "the OpenAI API did not come up; the stack itself is up"
@@ -34,15 +33,7 @@ def url(port: int) -> str:
 
 
 def command(record: Record, port: int, announce: str | None = None) -> Command:
-    """The program in front of a running stack. Raises LabError: it cannot run in this environment."""
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise LabError(
-            "the OpenAI API cannot be served here",
-            f"not installed: {', '.join(missing)}",
-            "make setup (or: pip install -e '.[openai]')",
-            code="openai-libraries-missing",
-        )
+    """The program in front of a running stack."""
     arguments = door_arguments(record, record.endpoints.grpc, port)
     if announce:
         arguments += ["--announce", announce]
@@ -52,8 +43,7 @@ def command(record: Record, port: int, announce: str | None = None) -> Command:
 def start_door_server(workspace: Workspace, record: Record, port: int, listener: Listener) -> str:
     """Start it so that it goes with the stack: a process, or a container of the stack's project; its base URL.
 
-    Raises:
-        LabError: as of :func:`command`; or it does not come up.
+    Raises LabError: it does not come up.
     """
     address = url(port)
     folder = workspace.folder(record.stack)

@@ -376,32 +376,6 @@ def test_the_disk_that_is_asked_is_the_engines_own(
     assert docker_engine.data_root() == (str(tmp_path), None)
 
 
-@pytest.mark.parametrize(
-    ("last_words", "remedy"),
-    [
-        ("write /var/lib/docker/tmp/x: no space left on device", "docker builder prune"),
-        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "builder prune"),
-        (
-            "debian:bookworm-slim: failed to resolve source metadata for docker.io/library/debian:bookworm-slim: "
-            "failed to do request: Head https://registry-1.docker.io/v2/: dial tcp: lookup registry-1.docker.io: "
-            "no such host",
-            "docker_engine.sh base-image",
-        ),
-        ("Temporary failure resolving 'deb.debian.org'", "no way into the network"),
-        ("NewConnectionError: Failed to establish a new connection: [Errno 101] Network is unreachable", "no way into"),
-        ("ProxyError('Cannot connect to proxy.', OSError('407 Proxy Authentication Required'))", "config.json"),
-        ("SSLCertVerificationError: certificate verify failed: unable to get local issuer", "LABS_CA_BUNDLE"),
-        ("ERROR: No matching distribution found for torch==2.13.0+cpu", "LABS_WHEELS"),
-        ("RUN false: exit code: 1", "the last lines"),
-    ],
-)
-def test_what_to_do_about_a_failed_build_follows_from_its_last_words_and_names_the_other_runtime(
-    last_words: str, remedy: str
-) -> None:
-    with lab_error("any", remedy, docker_engine.LOCAL), images.explain_failure():
-        raise LabError("it cannot be built", details=["#7 [packages 3/4] RUN ...", f"#7 1.2 {last_words}"], code="any")
-
-
 # -- a class -------------------------------------------------------------------------------------------------------
 
 
