@@ -141,11 +141,13 @@ class ComposeRuntime:
         stack = record.stack
         self.write_files(plan, record, only)
         failed = f"the containers of {stack} cannot be started"
-        up = compose_project.compose_up_servers(self._projects, record, only)
+        starting = {server.number: service(server.number) for server in record.starting(only)}
+        fronts = [ENVOY] if record.balance and not only else []
+        names = [*starting.values(), *fronts]
+        up = compose_project.compose_up(self._projects, record, names, remove_orphans=not only)
         up.run_to_end(listener, failed, code="containers-not-started")
         if not (containers := docker_engine.containers(self._root, stack)):
             raise LabError(failed, "docker compose made none", code="containers-not-started")
-        starting = {server.number for server in record.starting(only)}
         watched = [("its balancer: ", container) for container in docker_engine.of_service(containers, ENVOY)]
         for container in docker_engine.of_service(containers, "triton"):
             if (number := docker_engine.replica(container)) in starting:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,15 +140,6 @@ def door_arguments(record: Record, endpoint: str, port: int, host: str = LOOPBAC
 def door_inside(record: Record) -> list[str]:
     """:func:`door_arguments` in the API's container: it speaks to the server, or to the balancer before several."""
     return door_arguments(record, client_endpoints(record).grpc, DOOR_PORT, ANYWHERE)
-
-
-def compose_up_servers(projects: Projects, record: Record, only: Collection[int]) -> DockerCall:
-    """Start the servers' containers, and Envoy's before them."""
-    starting = [service(server.number) for server in record.starting(only)]
-    if only:
-        return compose_up(projects, record, starting)
-    fronts = [ENVOY] if record.balance else []
-    return compose_up(projects, record, [*starting, *fronts], remove_orphans=True)
 
 
 def compose_up(projects: Projects, record: Record, services: Sequence[str], **options: Any) -> DockerCall:
