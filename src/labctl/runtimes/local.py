@@ -190,7 +190,7 @@ class LocalRuntime:
         living = {group.number for group in parts if group.server()}
         numbers = {server.number: record.folder(server.number) for server in record.servers}
         alive = frozenset(number for number, place in numbers.items() if place in living)
-        for number in numbers.keys() - alive:
+        for number in sorted(numbers.keys() - alive):
             if how := groups.how_it_ended(folder.ended_file(numbers[number])):
                 ended[number] = why_it_ended(how, self.logs(record.stack, part=numbers[number]))
         balanced = not record.balance or any(group.members() for group in parts if group.part == groups.ENVOY)
