@@ -33,6 +33,8 @@ LOOK_S = 0.01
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 # The shell writes down how the server ended, and then ends its stubs. It survives the signals that end the server.
 KEEP = 'trap : TERM INT HUP; ended=$1; shift; {server}; echo $? >"$ended.new"; mv "$ended.new" "$ended"; kill -KILL 0'
+# What follows begins when its note is written: a command that is killed before leaves nothing that no note names.
+NOTED = 'read -r noted && exec "$@" </dev/null'
 # The kernel ends what follows with its parent, whose number comes first.
 TIED = f"setpriv --pdeathsig KILL sh -c '{IF_PARENT_LIVES} \"$@\"'"
 
@@ -128,17 +130,20 @@ def spawn(
         words = [*shlex.split(TIED), str(os.getpid()), *words]
     with log.open("ab") as stream:
         process = subprocess.Popen(
-            words,
+            ["sh", "-c", NOTED, "sh", *words],
             env=dict(env),
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             umask=0o077,
         )
-    note = {"pid": process.pid, "started": Proc.of(process.pid).started, "boot": _boot()}
-    disk.atomic_write(folder.groups / f"{part}.json", json.dumps(note))
+    assert process.stdin
+    with contextlib.suppress(BrokenPipeError), process.stdin as begin:
+        note = {"pid": process.pid, "started": Proc.of(process.pid).started, "boot": _boot()}
+        disk.atomic_write(folder.groups / f"{part}.json", json.dumps(note))
+        begin.write(b"\n")
     return process
 
 

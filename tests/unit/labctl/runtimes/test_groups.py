@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkout import ROOT
@@ -57,6 +58,31 @@ def test_a_part_is_found_with_all_its_processes_and_ended_whole(folder: StackFol
     assert members[0].pid == process.pid
     groups.end(folder, [group])
     assert group.members() == groups.groups(folder) == []
+
+
+@pytest.mark.parametrize("outlive", [True, False])
+def test_a_part_that_no_note_names_never_begins(
+    folder: StackFolder, outlive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the command is killed between the two."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def note_process(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*words, **options))
+        return started[-1]
+
+    monkeypatch.setattr("labkit.disk.atomic_write", interrupted)
+    monkeypatch.setattr(subprocess, "Popen", note_process)
+    begun = folder.path / "begun"
+    with pytest.raises(KeyboardInterrupt):
+        groups.spawn(folder, "server", ["touch", str(begun)], os.environ, folder.log_file(), folder.path, outlive)
+    (process,) = started
+    assert process.wait(60) and not begun.exists()
 
 
 def test_stubs_whose_server_was_killed_with_its_shell_are_found_in_their_group(folder: StackFolder) -> None:
