@@ -21,7 +21,6 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 
 from benchmarks.steal import undisturbed
-from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Record
 from labctl.workspace import Workspace
 from labkit.tables import format_table
@@ -111,9 +110,7 @@ def served(balance: str) -> Iterator[Record]:
             balance,
         )
         try:
-            record = LocalRuntime(workspace).find(STACK)
-            assert isinstance(record, Record)
-            yield record
+            yield Record.read(workspace.folder(STACK).state_file)
         finally:
             labctl(workspace.root, "down", STACK)
 

@@ -266,7 +266,7 @@ class Bench:
     def with_knob(self, lab: Lab, chosen: Options) -> Lab:
         """The lab with the scheduler above laid over its templates."""
         workspace = self.session.workspace
-        request = make_plan(workspace, lab, STACK, chosen, str).request
+        request = make_plan(workspace, lab, STACK, chosen).request
         overlay = self.out / "overlay"
         with replace_dir(overlay) as fresh:
             for place, origin in repository.origins(request).items():
@@ -315,7 +315,7 @@ class Bench:
         """vLLM without Triton, in a process of its own: each line that it says is a row."""
         lab, _ = self.session.catalog.stack(STACK)
         options = Options(profile=self.size.profile, set=self.choices())
-        plan = make_plan(self.session.workspace, lab, STACK, options, str)
+        plan = make_plan(self.session.workspace, lab, STACK, options)
         env = {**os.environ, **plan.server_env, **self.layer.environment}  # the served side's threads
         env["LABS_RECORD"] = str(self.out / "recorded")
         env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(self.session.workspace.root / "src")])

@@ -75,7 +75,7 @@ def by_hand(session: Session) -> float:
     """Seconds from starting tritonserver until /v2/health/ready says 200."""
     lab, name = session.catalog.stack(STACK)
     with tempfile.TemporaryDirectory() as folder:
-        plan = make_plan(session.workspace, lab, name, Options(), str, Path(folder) / "repository")
+        plan = make_plan(session.workspace, lab, name, Options(), Path(folder) / "repository")
         repository.render_repository(plan.request)
         found = wheel.find_wheel()
         session.workspace.folder(STACK).run_dir().mkdir(parents=True, exist_ok=True)

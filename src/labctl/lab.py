@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -164,14 +163,11 @@ class Made:
     """Weights, or an engine built from them: a folder that is made before the server starts.
 
     Attributes:
-        path: as the server sees it.
         vocab_size: the number of logits for each position; -1 (any number, for Triton) while weights are not here yet.
-        folder: on this machine.
     """
 
     path: str
     vocab_size: int
-    folder: Path
 
     def __str__(self) -> str:
         return self.path
@@ -179,7 +175,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stack is served: its profile, and the folders that the server sees.
+    """Where a stack is served: its profile, and the folder that the server writes to.
 
     Attributes:
         make: asks for weights (no engine) or an engine of a model source; what is asked for is made before the start.

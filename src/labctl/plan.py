@@ -5,7 +5,7 @@ A plan is pure: no network, no Docker, no GPU, nothing written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,8 +25,6 @@ from labctl.workspace import Workspace
 from labsched.slo import Slo
 
 MODEL_JSON = "vllm_model/1/model.json"  # vLLM's engine arguments, as its vllm_backend takes them
-
-PathMap = Callable[[Path], str]
 
 
 @dataclass(frozen=True)
@@ -93,13 +91,10 @@ class Plan:
         return [f"{self.request.output}/{name}" for name in names]
 
 
-def make_plan(
-    workspace: Workspace, lab: Lab, name: str, options: Options, server_path: PathMap, output: Path | None = None
-) -> Plan:
+def make_plan(workspace: Workspace, lab: Lab, name: str, options: Options, output: Path | None = None) -> Plan:
     """Resolve one stack.
 
     Args:
-        server_path: how the server will see a path of this machine.
         output: where the repository is rendered; default: the stack's own folder.
 
     Raises LabError: unknown or bad settings, an unknown model source.
@@ -112,10 +107,9 @@ def make_plan(
         artifact = engines.request(engine, source, wanted) if engine else weights.parse_source(source)
         artifacts.append(artifact)
         vocabulary = artifact.vocab_size(workspace) if isinstance(artifact, Source) else -1
-        return Made(server_path(artifact.locate(workspace)), vocabulary, artifact.locate(workspace))
+        return Made(str(artifact.locate(workspace)), vocabulary)
 
-    run_dir = server_path(workspace.folder(name).run_dir())
-    served = stack.serve(chosen, Place(options.profile, run_dir, make))
+    served = stack.serve(chosen, Place(options.profile, str(workspace.folder(name).run_dir()), make))
     served = replace(served, models=served.models or stack.models)
     templates = [workspace.templates(lab.folder, folder) for folder in served.repository]
     serving = served.tensorrt_llm
@@ -167,7 +161,7 @@ def make_plan(
         server_args=server_args,
         server_env=server_env,
         image=release.IMAGE if serving is not None else usual_image,
-        tokenizer_dir=str(served.tokenizer.folder) if served.tokenizer else "",
+        tokenizer_dir=served.tokenizer.path if served.tokenizer else "",
         fetched=fetched,
         effective=release.effective(serving or {}),
         notices=release.notices(serving or {}),

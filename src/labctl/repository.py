@@ -32,7 +32,7 @@ class RenderRequest:
         defaults: a value per placeholder that has none in ``parameters``; templates need not use them.
         optional: keys for which an empty value is a meaning of its own.
         files: files that replace those of every source, by their path in the repository.
-        place: links, by their path in the repository; their targets are paths as the server sees them.
+        place: links, by their path in the repository, and their targets.
         family: the folder of models to take if several of upstream's have a model of one name.
         documents: JSON files of the templates, by their path in the repository, and what is set in them.
         spare: a parameter that no template uses is not a problem, because a person may have edited it out.

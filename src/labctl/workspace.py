@@ -61,15 +61,15 @@ class StackFolder:
         """Whether the stack was brought up and not taken down, as far as its state file tells."""
         return os.path.lexists(self.state_file)
 
-    def run_dir(self, replica: int = 0) -> Path:
+    def run_dir(self, replica: int | None = None) -> Path:
         """What the server itself writes (step logs): the one writable mount of a container.
 
-        A replica writes into a folder of its own in it; 0 is the stack's.
+        A replica writes into a folder of its own in it.
         """
         folder = self.path / "run"
         return folder / f"replica-{replica}" if replica else folder
 
-    def log_file(self, replica: int = 0) -> Path:
+    def log_file(self, replica: int | None = None) -> Path:
         """The log of the server and of Envoy before it; where there are replicas, Envoy's, and one of each replica."""
         return self.path / (f"server-{replica}.log" if replica else "server.log")
 
@@ -77,7 +77,7 @@ class StackFolder:
     def replica_logs(self) -> list[Path]:
         return sorted(self.path.glob("server-*.log"))
 
-    def ended_file(self, replica: int = 0) -> Path:
+    def ended_file(self, replica: int | None = None) -> Path:
         """How the server ended: the exit status that its shell saw (local runtime)."""
         return self.path / (f"ended-{replica}" if replica else "ended")
 

@@ -84,6 +84,7 @@ def docker_setup(snapshot: Path, rendered: Path) -> str:
     values = {"STACK_SERVER_IMAGE": images.server_image(Workspace(snapshot, ROOT), "cpu")}
     for name, endpoint in vars(claim_endpoints("auto")).items():
         values[f"STACK_{name.upper()}_PORT"] = endpoint.rpartition(":")[2]
+    values["STACK_CHECKOUT"] = str(rendered)  # a shell's $PWD, which the test's command does not have
     # Where Compose looks by itself; the environment is that of every later test too.
     (rendered / ".env").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
     return "up --wait"

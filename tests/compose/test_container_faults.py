@@ -106,7 +106,7 @@ def test_a_container_of_clients_that_is_killed_is_the_failure_of_the_phase_at_wo
         (clients,) = docker_engine.containers(str(own), STACK, "client")
         host = clients.attrs["HostConfig"]
         assert host["ReadonlyRootfs"] and host["CapDrop"] == ["ALL"] and not clients.attrs["Config"]["Tty"]
-        assert {mount["Destination"] for mount in clients.attrs["Mounts"] if mount["RW"]} == {"/labs/results"}
+        assert {mount["Destination"] for mount in clients.attrs["Mounts"] if mount["RW"]} == {str(own / "results")}
         clients.kill()
         _, err = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 1, err

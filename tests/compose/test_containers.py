@@ -36,7 +36,9 @@ def test_the_server_is_locked_down(in_containers: Callable[..., dict[str, Any]],
     assert "no-new-privileges:true" in host["SecurityOpt"]
     assert host["ShmSize"] == 256 * 2**20
     assert not attributes["Config"]["User"].startswith("0")
-    assert {mount["Destination"] for mount in attributes["Mounts"] if mount["RW"]} == {"/labs/run"}
+    assert {mount["Destination"] for mount in attributes["Mounts"] if mount["RW"]} == {
+        str(shared / ".labs" / "quick" / "run")
+    }
 
 
 def test_logs_come_from_the_container(in_containers: Callable[..., dict[str, Any]], shared: Path) -> None:

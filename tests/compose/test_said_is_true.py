@@ -44,7 +44,7 @@ def test_in_a_client_container_a_live_stack_is_unknown_too_and_its_server_can_be
     shared: Path, in_containers: Callable[..., dict[str, Any]]
 ) -> None:
     in_containers(STACK)
-    script = f"labctl status {STACK} --json; labctl metrics --endpoint $TRITON_METRICS; touch /labs/results/mine"
+    script = f"labctl status {STACK} --json; labctl metrics --endpoint $TRITON_METRICS; touch $LABS_ROOT/results/mine"
     done = in_the_shell(shared, script)
     shown, end = json.JSONDecoder().raw_decode(done.stdout)
     assert shown["state"] == "unknown" and "TRITON_GRPC" in shown["ended"]
@@ -63,7 +63,7 @@ python - <<END
 import os
 import numpy, tritonclient.grpc as grpc, tritonclient.http as http
 from transformers import AutoTokenizer, LlamaTokenizer, T5Tokenizer
-words = AutoTokenizer.from_pretrained("/labs/models/tiny-llama", padding_side="left")
+words = AutoTokenizer.from_pretrained(os.environ["LABS_ROOT"] + "/labs/shared/models/tiny-llama", padding_side="left")
 words.pad_token = words.eos_token
 print(words.decode(words.encode("hello", add_special_tokens=False)))
 print(grpc.InferenceServerClient(os.environ["TRITON_GRPC"]).is_server_ready())

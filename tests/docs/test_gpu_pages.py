@@ -66,7 +66,7 @@ def starts(commands: Iterable[str], card: str, machine: object, cache: Path) -> 
         lab = CATALOG.lab(words[2]) if words[1] == "run" else CATALOG.stack(words[2])[0]
         asked = parse_assignments(tuple(after for at, after in itertools.pairwise(words) if at == "--set"))
         for stack in lab.stacks:
-            plan = make_plan(workspace, lab, stack, Options("gpu", asked), str)
+            plan = make_plan(workspace, lab, stack, Options("gpu", asked))
             rows = {row.name: row for row in gpu_checks(plan, "local", workspace)}
             assert rows["GPU memory"].state == "ok", (line, rows["GPU memory"])
             assert rows["NVIDIA driver"].state == rows["GPU"].state == "ok"
@@ -139,13 +139,14 @@ def test_a_slurm_node(machine: object, tmp_path: Path, monkeypatch: pytest.Monke
     assert starts([node], H100, machine, tmp_path) == 1
     walk(image, clone, env)
     mounts = next(words[4] for words in calls(tmp_path / "here", "apptainer") if words[1] == "exec")
-    targets = [pair.partition(":")[2] for pair in mounts.split(",")]
+    assert mounts == f"{clone}:{clone}"
     configs = "".join(path.read_text() for path in (clone / "repository").glob("*/config.pbtxt"))
-    named = set(re.findall(r'"(/labs/\w+)', configs))
-    assert named and named <= set(targets), "every folder that the models name is mounted"
+    named = re.findall(r'"(/[^"]+)"', configs)
+    assert named and all(path.startswith(f"{clone}/") for path in named), "every folder that the models name is mounted"
     pod = yaml.safe_load((ROOT / "deploy/kubernetes/deployment.yaml").read_text())["spec"]["template"]["spec"]
     served = [words[words.index("serve") + 1 :] for words in calls(tmp_path / "here") if "serve" in words]
-    assert [words for words in served if words != pod["containers"][0]["args"]] == [], "as in a pod"
+    assert {words[0] for words in served} == {f"--model-repository={clone}/repository"}
+    assert [words for words in served if words[1:] != pod["containers"][0]["args"][1:]] == [], "as in a pod"
 
 
 def test_kubernetes(tmp_path: Path) -> None:

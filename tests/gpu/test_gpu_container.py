@@ -17,6 +17,7 @@ from checkout import ROOT
 from docker.models.containers import Container
 from image_build import built
 
+from labbuild import release
 from labctl.listener import Silent
 from labctl.runtimes import images
 from labctl.runtimes.compose import ComposeRuntime
@@ -114,7 +115,8 @@ def test_templates_and_the_version_of_tensorrt_llm_come_out_of_the_image(
     monkeypatch.setattr(Silent, "note", lambda self, text: notes.append(text))
     for version in ("9.9.0", "9.9.1"):
         folder = tmp_path / version
-        runtime.copy_out(Silent(), "nvidia", "/app/all_models/inflight_batcher_llm", folder, version)
+        monkeypatch.setattr(release, "PACKAGE", version)
+        runtime._copy_templates(Silent(), "nvidia", folder)
         assert (folder / "tensorrt_llm" / "config.pbtxt").read_text() == (STAND_IN / "template.txt").read_text()
     (note,) = notes
     assert "nvidia has TensorRT-LLM 9.9.0, and labctl's table is that of 9.9.1" in note

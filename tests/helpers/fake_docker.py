@@ -25,13 +25,12 @@ class FakeDocker:
     """
 
     version: str = "26.1.5"
-    name: str = "Engine"
     info: dict[str, Any] = field(default_factory=dict)
     refusal: tuple[int, str] | None = None
 
     def answer(self, path: str) -> Any:
         if path == "/version":
-            return {"Version": self.version, "ApiVersion": "1.43", "Components": [{"Name": self.name}]}
+            return {"Version": self.version, "ApiVersion": "1.43"}
         if path == "/info":
             return {"ServerVersion": self.version, "SecurityOptions": [], **self.info}
         return {"Volumes": []} if path == "/volumes" else []

@@ -25,7 +25,6 @@ from labctl.catalog import load_catalog
 from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import images
-from labctl.runtimes.compose import ComposeRuntime
 from labctl.settings import parse_assignments
 from labctl.workspace import Workspace
 
@@ -55,8 +54,7 @@ def text(case: str) -> str:
         workspace = Workspace(ROOT, Path(folder) / "cache")
         options = Options("gpu", parse_assignments(tuple(settings)), TEMPLATES)
         lab, name = load_catalog(workspace).stack(stack)
-        runtime = ComposeRuntime(workspace)
-        plan = make_plan(workspace, lab, name, options, runtime.server_path, Path(folder) / "repository")
+        plan = make_plan(workspace, lab, name, options, Path(folder) / "repository")
         lines = [*_plan(plan, workspace), *_repository(plan)]
     found = "\n".join([shlex.join(command), "", *lines, ""])
     return found.replace(folder, "/tmp/labs").replace(str(ROOT), "/checkout")

@@ -65,7 +65,7 @@ def planned(workspace: Workspace, stack: str = "inflight-batching", **settings: 
     """TensorRT-LLM's plan of a stack with these settings, unless they name another engine."""
     lab, name = load_catalog(workspace).stack(stack)
     own = {"engine": "tensorrt-llm"} if "engine" in lab.declared else {}
-    return make_plan(workspace, lab, name, Options("gpu", {**own, **settings}), str)
+    return make_plan(workspace, lab, name, Options("gpu", {**own, **settings}))
 
 
 def failing(plan: Plan, workspace: Workspace) -> list[DoctorCheck]:

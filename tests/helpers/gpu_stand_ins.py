@@ -109,8 +109,10 @@ def containers(name: str, words: list[str]) -> None:
             Path(target).touch()
         case ["docker", "load", "--input", source]:
             require(Path(source).is_file(), f"docker load: {source} is not there")
-        case ["docker", "build", "-f", file, "--build-arg", server, "--build-context", context, "-t", _, "."]:
+        case ["docker", "build", "-f", file, "--build-arg", server, "--build-arg", clone, *rest]:
             require(Path(file).is_file() and server == f"SERVER={IMAGES[0]}", f"docker build: {file}, {server}")
+            require(clone == f"CHECKOUT={Path.cwd()}", f"docker build: {clone}")
+            _, context, _, _, _ = rest
             repository = Path(context.removeprefix("repository="))
             require(list(repository.glob("*/config.pbtxt")), f"docker build: {repository} is no model repository")
         case ["apptainer", "build", target, source]:

@@ -11,19 +11,18 @@ import psutil
 
 from labctl.runtimes import docker_engine
 from labctl.runtimes.groups import ENVOY, groups
-from labctl.runtimes.local import server_process
 from labctl.workspace import Workspace
 
 
-def kill_server(root: Path, stack: str, where: str, number: int = 0) -> None:
+def kill_server(root: Path, stack: str, where: str, number: int | None = None) -> None:
     """Kill that replica of a stack, or its only server."""
     if where == "compose":
         for container in docker_engine.containers(str(root), stack, "triton"):
-            if number in (0, docker_engine.replica(container)):
+            if number in (None, docker_engine.replica(container)):
                 container.kill()
         return
     for group in groups(Workspace(root, root).folder(stack)):
-        if number in (0, group.number) and (process := server_process(group)):
+        if number in (None, group.number) and (process := group.server()):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
 

@@ -22,8 +22,10 @@ from labctl.runtimes import docker_engine
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
+from labctl.runtimes.record import Record
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
+from labctl.stack.stack import Running
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -148,6 +150,12 @@ def share_server(root: Path) -> None:
 def runtime(root: Path, name: str = "compose") -> Runtime:
     workspace = Workspace(root, root / "cache")
     return LocalRuntime(workspace) if name == "local" else ComposeRuntime(workspace)
+
+
+def found(root: Path, stack: str) -> Record | None:
+    """The record of a stack that is up, on either runtime."""
+    running = Running.find(Session(Workspace(root, root / "cache"), Catalog(()), Silent()), stack)
+    return running.record if running else None
 
 
 def engine() -> docker.DockerClient | str:

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 from machinery import labctl
 
+from labctl.runtimes.groups import groups
 from labctl.runtimes.local import LocalRuntime
 from labctl.workspace import Workspace
 
@@ -21,8 +22,8 @@ def leftovers(root: Path, stack: str = STACK) -> list[str]:
 
 
 def server_of(root: Path, stack: str = STACK) -> psutil.Process | None:
-    record = LocalRuntime(Workspace(root, root / "cache")).find(stack)
-    return psutil.Process(record.server["pid"]) if record else None
+    parts = groups(Workspace(root, root / "cache").folder(stack))
+    return next(filter(None, (group.server() for group in parts)), None)
 
 
 def up(root: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:

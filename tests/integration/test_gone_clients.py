@@ -71,7 +71,7 @@ def test_fault_39_hundreds_of_clients_that_leave_before_their_first_answer_leave
     server = lab_server(stack, **settings)
     workspace = Workspace.find(Path(__file__))
     lab, name = load_catalog(workspace).stack(stack)
-    for model, probe in make_plan(workspace, lab, name, Options(set=settings), str).served.probes.items():
+    for model, probe in make_plan(workspace, lab, name, Options(set=settings)).served.probes.items():
         body = {**probe.body, **({"max_tokens": 20, "ignore_eos": True} if "gpt2" in model else {})}
         leave(server.http, f"/v2/models/{model}/{probe.path}", body, CLIENTS.get(stack, OTHERS))
     eventually(lambda: in_flight(server) == 0)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from machinery import copy_of_the_checkout, labctl, runtime, started, taken_down
+from machinery import copy_of_the_checkout, found, labctl, started, taken_down
+from own_stack import server_of
 
 pytestmark = pytest.mark.xdist_group("learning")
 MODEL = "model_repos/iterative/iterative-gpt2/1/model.py"
@@ -44,9 +45,8 @@ def up(desk: Path) -> Path:
 
 def served(root: Path) -> tuple[int, dict[str, set[int]]]:
     """The server's process, and of each Python model those that compute it."""
-    record = runtime(root, "local").find("iterative")
-    assert record
-    server = psutil.Process(record.server["pid"])
+    record, server = found(root, "iterative"), server_of(root)
+    assert record and server
     stubs: dict[str, set[int]] = {}
     for process in server.children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # one that a load left, and that ends just now

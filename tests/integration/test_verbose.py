@@ -7,13 +7,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from machinery import copy_of_the_checkout, labctl, share_server, taken_down, with_faults_lab
+from own_stack import server_of
 
-from labctl.runtimes.local import LocalRuntime
 from labctl.triton import arguments
-from labctl.workspace import Workspace
 
 pytestmark = pytest.mark.night
 
@@ -40,9 +38,8 @@ def told(argv: list[str]) -> list[str]:
 
 def test_up_shows_the_command_that_it_starts_without_its_secret(own: Path, tmp_path: Path) -> None:
     done = labctl("up", STACK, "--runtime", "local", "--ports", "auto", "--verbose", root=own)
-    record = LocalRuntime(Workspace(own, tmp_path / "cache")).find(STACK)
-    assert record
-    server = psutil.Process(record.server["pid"])
+    server = server_of(own, STACK)
+    assert server
     keeper = server.parent()
     assert keeper
     (shown,) = ran(done.stderr)

@@ -8,12 +8,11 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 from lab_errors import lab_error
-from machinery import labctl, runtime, share_server, started, status
+from machinery import found, labctl, runtime, share_server, started, status
+from own_stack import server_of
 from waiting import DEADLINE_S, eventually
 
 from labctl import catalog
@@ -22,7 +21,7 @@ from labctl.options import Options
 from labctl.runtimes.lock import holder
 from labctl.stack import ports
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labctl.stack.up import up
 from labctl.workspace import Workspace
 
@@ -38,14 +37,15 @@ def on(where: str) -> tuple[str, ...]:
 
 def loading(root: Path, where: str) -> bool:
     """True once the server is there: then the models load."""
-    return runtime(root, where).find(STACK) is not None
+    return found(root, STACK) is not None
 
 
 def kill_server(root: Path, where: str) -> None:
     """As the kernel does it: SIGKILL, no warning."""
-    runner: Any = runtime(root, where)
     if where == "local":
-        psutil.Process(runner.find(STACK).server["pid"]).kill()
+        server = server_of(root, STACK)
+        assert server
+        server.kill()
     else:
         from machinery import container
 
@@ -158,7 +158,7 @@ def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     look, stolen = ports.require_free, list[int]()
     with socket.socket() as listener:
 
-        def look_then_lose(named: Mapping[str, int], running: ports.Running, remedy: str) -> None:
+        def look_then_lose(named: Mapping[str, int], running: ports.RunningRecords, remedy: str) -> None:
             look(named, running, remedy)
             if not stolen:
                 stolen.append(named["HTTP"])
@@ -170,7 +170,7 @@ def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield stolen
 
 
-def brought_up(root: Path, where: str, wanted: str) -> RunningStack:
+def brought_up(root: Path, where: str, wanted: str) -> Running:
     workspace = Workspace(root, root / "cache")
     session = Session(workspace, catalog.load_catalog(workspace), Silent())
     return up(session, *session.catalog.stack(STACK), Options(runtime=where, ports=wanted))

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from machinery import labctl, runtime, started, status
+from machinery import found, labctl, runtime, started, status
+from own_stack import server_of
 from waiting import DEADLINE_S, eventually
 
 from labctl.runtimes.lock import holder
@@ -41,8 +41,9 @@ def interrupt(process: subprocess.Popen[str], number: int) -> None:
 def first_process(root: Path, where: str) -> int:
     """The pid of the server, or of the first process of its container."""
     if where == "local":
-        record: Any = runtime(root, where).find(STACK)
-        return int(record.server["pid"])
+        server = server_of(root, STACK)
+        assert server
+        return server.pid
     from machinery import container
 
     return int(container(root, STACK).attrs["State"]["Pid"])
@@ -110,17 +111,17 @@ def test_fault_47_a_restart_that_is_interrupted_holds_no_lock_and_leaves_what_st
     own: Path, where: str
 ) -> None:
     labctl("up", STACK, "--timeout", "777", *on(where), root=own)
-    before = runtime(own, where).find(STACK)
+    before = found(own, STACK)
     server = first_process(own, where)
     psutil.Process(server).suspend()
     with started(own, "restart", STACK) as process:
         eventually(lambda: is_asked_to_stop(server))
         interrupt(process, signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 143
-    assert holder(Workspace(own, own / "cache"), STACK) == (0, "")
+    assert holder(Workspace(own, own / "cache"), STACK) is None
     assert status(own, STACK)["state"] == "absent"
     assert runtime(own, where).leftovers(STACK) == []
     labctl("up", STACK, "--timeout", "777", *on(where), root=own)
     labctl("restart", STACK, root=own)
-    after = runtime(own, where).find(STACK)
+    after = found(own, STACK)
     assert before and after and (after.options.timeout, after.settings) == (777, before.settings)

@@ -23,8 +23,8 @@ from tritonclient.utils import InferenceServerException
 from waiting import DEADLINE_S, eventually
 
 from labctl.runtimes import docker_engine
+from labctl.runtimes.balancer import NICE
 from labctl.runtimes.groups import groups
-from labctl.runtimes.local_server import NICE
 from labctl.workspace import Workspace
 from labkit.client import metrics
 

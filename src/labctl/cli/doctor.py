@@ -29,7 +29,7 @@ def doctor_command(stack: str | None, options: Options, workshop: bool, json_out
     plan = None
     if stack:
         lab, name = session.catalog.stack(stack)
-        plan = make_plan(session.workspace, lab, name, options, session.runtime("local").server_path)
+        plan = make_plan(session.workspace, lab, name, options)
     checks = checklist(
         session.workspace,
         session.runtime,

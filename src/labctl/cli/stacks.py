@@ -13,13 +13,14 @@ from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say
 from labctl.options import Options
-from labctl.runtimes.base import FRONT, Runtime
+from labctl.runtimes import door
+from labctl.runtimes.base import Part, Runtime
 from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record
-from labctl.stack import door, faults
+from labctl.stack import faults, ports
 from labctl.stack.down import down, down_all
 from labctl.stack.session import EXERCISE, Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labctl.stack.status import Status, absent, ready_status, status
 from labctl.stack.up import up
 from labctl.triton import server_api
@@ -54,8 +55,18 @@ def up_command(stack: str, options: Options, with_openai: bool, json_output: boo
     if handle.already:
         session.listener.note(f"{name} was already up with these settings")
     if with_openai:
-        door.start_door(session, handle.record, options)
+        _serve_openai(session, handle.record, options)
     _print(ready_status(handle), json_output)
+
+
+def _serve_openai(session: Session, record: Record, options: Options) -> None:
+    """Start the OpenAI API beside a stack that is up, if it does not run already, and say where it is."""
+    if not (address := door.door_url(session.workspace, record)):
+        port = ports.free_ports(1)[0] if options.ports == "auto" else door.USUAL_PORT
+        again = "free it, then labctl openai STACK (with --port auto on a free port)"
+        ports.require_free({"OpenAI": port}, session.running, again)
+        address = door.start_door_server(session.workspace, record, port, session.listener)
+    session.listener.note(f"OpenAI API: {address}")
 
 
 @click.command("status")
@@ -110,13 +121,13 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
 
     session = opt.open_session()
     name = server.resolve_stack(session, stack)
-    running, record = session.find(name), session.remembered(name)
-    runtime = running.runtime if running else session.runtime(record.runtime if record else "local")
+    found = session.state(name)
+    runtime, record = (found[0], found[1].record) if found else (session.runtime("local"), None)
     in_own_files: faults.Explain = str
     if record and name == server.STACK:
         in_own_files = server.in_your_files(session, runtime, record)
     elif record:
-        in_own_files = faults.stack_files(RunningStack.of(session, None, runtime, record))
+        in_own_files = faults.stack_files(Running.of(session, None, runtime, record))
     for line in _lines(runtime, name, record, follow, replica):
         click.echo(printable(in_own_files(line)))
 
@@ -124,13 +135,13 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
 def _lines(runtime: Runtime, stack: str, record: Record | None, follow: bool, replica: int | None) -> Iterable[str]:
     """The log; where there are replicas and none is asked for, each line says whose it is."""
     if replica or not record or not record.balance:
-        return server_api.readable_log(runtime.logs(stack, follow, replica or 0))
+        return server_api.readable_log(runtime.logs(stack, follow, replica))
 
-    def labelled(number: int, name: str) -> Iterator[str]:
-        for line in server_api.readable_log(runtime.logs(stack, follow, number)):
+    def labelled(part: Part, name: str) -> Iterator[str]:
+        for line in server_api.readable_log(runtime.logs(stack, follow, part)):
             yield f"{name} | {line}"
 
-    streams = [labelled(FRONT, "balancer")]
+    streams = [labelled("balancer", "balancer")]
     streams += [labelled(server.number, f"replica {server.number}") for server in record.servers]
     return as_they_come(streams) if follow else itertools.chain.from_iterable(streams)
 

@@ -26,11 +26,12 @@ from labctl.options import Options
 from labctl.replicas.stagehand import Stagehand, replica_endpoints
 from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
+from labctl.runtimes.compose_project import client_endpoints
 from labctl.runtimes.processes import describe_exit
 from labctl.settings import format_setting, holds, resolve
 from labctl.stack import edits, faults
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labctl.stack.status import death_of_stack
 from labkit.disk import atomic_write, disk_errors
 from labkit.errors import LabError
@@ -170,7 +171,7 @@ class _Opened:
     """A server of a run (:class:`labctl.lab.ServerOfRun`)."""
 
     run: _Run
-    handle: RunningStack
+    handle: Running
 
     def client(self, script: str, phase: str) -> None:
         run, handle, session = self.run, self.handle, self.run.session
@@ -234,36 +235,35 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
     raise LabError(f"cannot make a results folder in {base}", code="results-folder-failed")
 
 
-def run_client(stack: RunningStack, script: str, phase: str, out: Path, quick: bool) -> int:
+def run_client(stack: Running, script: str, phase: str, out: Path, quick: bool) -> int:
     """Run a client of a lab; what it writes is named after the phase. Returns its exit status."""
     from labkit.client.context import Context
 
-    runtime, record = stack.runtime, stack.record
+    record = stack.record
     context = Context(
         lab=stack.lab.folder,
         stack=record.stack,
         phase=phase,
         profile=record.profile,
         runtime=record.runtime,
-        endpoints=vars(runtime.client_endpoints(record)),  # of the metrics, each server's
+        endpoints=vars(client_endpoints(record)),  # of the metrics, each server's
         settings=dict(record.settings),
         quick=quick,
-        out=Path(runtime.client_path(out)),
-        run_dir=Path(runtime.client_path(stack.folder.run_dir())),
-        tokenizer_dir=runtime.client_path(Path(record.tokenizer_dir)) if record.tokenizer_dir else "",
+        out=out,
+        run_dir=stack.folder.run_dir(),
+        tokenizer_dir=record.tokenizer_dir,
         replicas=replica_endpoints(stack),
     )
     path = out / f"context-{phase}.json"
     client = stack.session.workspace.labs / stack.lab.folder / script
-    arguments, listener = [runtime.client_path(client), runtime.client_path(path)], stack.session.listener
     context.write(path)
-    return runtime.client(listener, [*SCRIPT, *arguments], record.stack)
+    return stack.runtime.client(stack.session.listener, [*SCRIPT, str(client), str(path)], record)
 
 
 def run_report(session: Session, lab: Lab, script: str, runtime: Runtime, out: Path) -> int:
     """Have a lab's report made from the results in ``out``; its exit status."""
     path = session.workspace.labs / lab.folder / script
-    return runtime.client(session.listener, [*SCRIPT, runtime.client_path(path), runtime.client_path(out)], "")
+    return runtime.client(session.listener, [*SCRIPT, str(path), str(out)], None)
 
 
 def run_script(script: Callable[[], int], session: Session, failed: str, stack: str = "") -> None:

@@ -49,7 +49,7 @@ class Classroom:
     def check(self) -> None:
         """Raises LabError where it cannot be started with Docker."""
         docker_engine.require_docker(WITHOUT)
-        Projects(self.session.workspace).require_readable_cache()
+        Projects(self.session.workspace).require_usable_paths()
         socket_of_engine()
 
     def start(self, labs: Sequence[Lab], port: int, values: Mapping[str, str]) -> None:
@@ -182,7 +182,7 @@ def socket_of_engine() -> str:
 def needed_artifacts(workspace: Workspace, labs: Sequence[Lab]) -> list[Artifact]:
     """Return the weights and engines of these labs' stacks, as they come up by themselves and in their labs' runs."""
     plans = [
-        make_plan(workspace, lab, stack.name, Options(set=settings), str)
+        make_plan(workspace, lab, stack.name, Options(set=settings))
         for lab in labs
         for stack in lab.serves
         for settings in ({}, *stack.also)

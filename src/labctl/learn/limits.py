@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from labctl.runtimes.base import Runtime
-from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes import docker_engine
+from labctl.runtimes.groups import model_processes
 from labctl.runtimes.record import Record
+from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labkit.waiting import call_repeatedly
 
@@ -17,7 +18,7 @@ LOOK_S = 0.25
 
 
 @contextlib.contextmanager
-def memory_limit(runtime: Runtime, record: Record, memory_mib: int) -> Iterator[Callable[[], str]]:
+def memory_limit(workspace: Workspace, record: Record, memory_mib: int) -> Iterator[Callable[[], str]]:
     """Watch a server's processes for the time of a block; yields what says in words what happened, "" for nothing.
 
     On this machine the process that takes too much is killed, and the server lives. In a container its number is not
@@ -27,17 +28,20 @@ def memory_limit(runtime: Runtime, record: Record, memory_mib: int) -> Iterator[
 
     def look() -> None:
         nonlocal stopped
-        if isinstance(runtime, ComposeRuntime):
-            with contextlib.suppress(LabError):
-                if not stopped and runtime.largest(record.stack) > limit:
-                    stopped = True
-                    runtime.kill(record.stack)
-        elif pid := record.server.get("pid"):
-            with contextlib.suppress(psutil.Error):
-                for process in psutil.Process(pid).children(recursive=True):
+        if record.runtime == "local":
+            for process in model_processes(workspace.folder(record.stack)):
+                with contextlib.suppress(psutil.Error):
                     if process.memory_info().rss > limit:
                         stopped = True  # before its end shows
                         process.kill()
+            return
+        with contextlib.suppress(LabError):
+            servers = docker_engine.containers(str(workspace.root), record.stack, "triton")
+            if not stopped and any(docker_engine.largest_process_bytes(server) > limit for server in servers):
+                stopped = True
+                with docker_engine.engine_failures("ending a container"):
+                    for server in servers:
+                        server.kill()
 
     def describe_excess() -> str:
         taken = f"a model took more than {memory_mib:,} MiB of memory and was stopped"

@@ -45,9 +45,8 @@ def fill_overlay(workspace: Workspace, exercise: Exercise, files: Mapping[str, P
     """Fill the overlay: the templates of the touched models, with the learner's files in their places."""
     if not exercise.served:
         return
-    request = make_plan(
-        workspace, exercise.home, exercise.manifest.stack, Options(set=exercise.manifest.settings), str
-    ).request
+    options = Options(set=exercise.manifest.settings)
+    request = make_plan(workspace, exercise.home, exercise.manifest.stack, options).request
     with replace_dir(workspace.folder("exercise").overlay) as fresh:
         for place, origin in repository.origins(request).items():
             if place.split("/", 1)[0] in touched_models(exercise) and place not in exercise.served:

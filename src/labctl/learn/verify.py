@@ -145,7 +145,7 @@ def _touches(path: Path, exercise: Exercise, workspace: Workspace) -> bool:
     if any(path.is_relative_to(lab) and not path.is_relative_to(lab / "exercises") for lab in labs):
         return path.suffix != ".md"
     options = Options(set=exercise.manifest.settings)
-    templates = make_plan(workspace, exercise.home, exercise.manifest.stack, options, str).request.sources
+    templates = make_plan(workspace, exercise.home, exercise.manifest.stack, options).request.sources
     return any(path.is_relative_to(folder) for folder in templates)
 
 

@@ -7,17 +7,16 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from labctl.lab import Lab
-from labctl.runtimes.base import Runtime
-from labctl.runtimes.door import door_url, start_door_server
+from labctl.runtimes import balancer
+from labctl.runtimes.door import USUAL_PORT, door_url, start_door_server
 from labctl.runtimes.lock import hold_signals_back
 from labctl.runtimes.record import Record, Replica
 from labctl.stack import replicas
-from labctl.stack.door import USUAL
 from labctl.stack.down import down
 from labctl.stack.ports import are_still_free, free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.shipped import require_sound
-from labctl.stack.stack import RunningStack, with_servers
+from labctl.stack.stack import Running, with_servers
 from labctl.stack.up import up
 from labctl.triton.readiness import start_once_more
 from labkit.errors import LabError
@@ -31,11 +30,11 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
 
     Raises LabError: it was not up, or cannot be brought up again; where a syntax error is why, it serves on.
     """
-    alive, kept = session.find(stack), session.remembered(stack)
+    alive, kept = Running.find(session, stack), session.remembered(stack)
     if alive is None and kept is not None:
-        running = RunningStack.of(session, lab, session.runtime(kept.runtime), kept)
+        running = Running.of(session, lab, session.runtime(kept.runtime), kept)
     else:
-        running = session.require_up(stack).in_lab(lab)
+        running = Running.require_up(session, stack).in_lab(lab)
     record = running.record
     if alive and record.balance and heal(running):
         return record
@@ -44,11 +43,11 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     down(session, stack)
     record = up(session, lab, stack, record.asked).record
     if openai:
-        start_door_server(session.workspace, record, urlsplit(openai).port or USUAL, session.listener)
+        start_door_server(session.workspace, record, urlsplit(openai).port or USUAL_PORT, session.listener)
     return record
 
 
-def heal(stack: RunningStack) -> bool:
+def heal(stack: Running) -> bool:
     """Start what of a stack has died: replicas, and what stands before them. False if nothing has.
 
     Raises LabError: a replica does not become ready; the others serve on.
@@ -56,16 +55,16 @@ def heal(stack: RunningStack) -> bool:
     runtime, record, listener = stack.runtime, stack.record, stack.session.listener
     with stack.lock("restart"):
         dead = replicas.missing_replicas(stack)
-        if ended := runtime.front_death(record):
+        if ended := runtime.state(record).balancer_ended:
             listener.step(f"the balancer of {record.stack}")
-            runtime.front(listener, record)
+            balancer.restart_balancer(stack.session.workspace, record, listener)
             listener.done("started again")
         if dead:
             start_replicas(stack, dead)
         return bool(dead or ended)
 
 
-def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
+def start_replicas(stack: Running, wanted: Sequence[Replica]) -> Record:
     """Start those replicas of a stack that is up, wait until they are ready, and let the balancer have them.
 
     Returns the record with the places that they have now. Raises LabError: one does not become ready; nothing of it
@@ -74,7 +73,7 @@ def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     return start_once_more(lambda: _start_replicas(stack, wanted), stack.session.listener.note)
 
 
-def _start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
+def _start_replicas(stack: Running, wanted: Sequence[Replica]) -> Record:
     session, runtime, before, name = stack.session, stack.runtime, stack.record, stack.name
 
     def end() -> None:
@@ -93,14 +92,14 @@ def _start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     session.listener.step(f"replica {', '.join(map(str, numbers))} of {name}")
     plan = stack.plan
     try:
-        server = runtime.start(session.listener, plan, record, numbers)
-        replicas.await_ready(stack, record, starting, server.exited)
-        runtime.spread(record)
-        replicas.await_balancer(runtime, record)
+        exited = runtime.start(session.listener, plan, record, numbers)
+        replicas.await_ready(stack, record, starting, exited)
+        balancer.assign_servers(session.workspace, record)
+        replicas.await_balancer(session, record)
     except BaseException:
         with hold_signals_back():
             end()
-            runtime.spread(before)  # the balancer does not look for what never came
+            balancer.assign_servers(session.workspace, before)  # the balancer does not look for what never came
         raise
     session.remember(record)
     session.listener.done("READY")
@@ -113,26 +112,26 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
     ``patience``: seconds to wait until a replica has answered all; then its streams are cut. Raises LabError: it is
     not up or has no balancer; a replica does not come back; the others serve on.
     """
-    running = session.require_up(stack).in_lab(lab)
+    running = Running.require_up(session, stack).in_lab(lab)
     runtime, record = running.runtime, running.record
-    require_balancer(runtime, record)
+    require_balancer(session, record)
     with running.lock("restart"):
         for server in running.record.servers:
             session.listener.step(f"draining replica {server.number}")
-            cut = replicas.drain(runtime, record, [server.number], patience)
+            cut = replicas.drain(session, record, [server.number], patience)
             session.listener.done(replicas.cut_off(cut))
             try:
-                replicas.let_go(runtime, record, [server.number])
+                replicas.forget_servers(session.workspace, record, [server.number])
                 runtime.stop(session.listener, stack, number=server.number)
             except BaseException:  # it serves on, or is dead and `labctl restart` starts it
                 with hold_signals_back():
-                    runtime.spread(record)
+                    balancer.assign_servers(session.workspace, record)
                 raise
             record = start_replicas(replace(running, record=record), [server])
     return record
 
 
-def require_balancer(runtime: Runtime, record: Record) -> None:
+def require_balancer(session: Session, record: Record) -> None:
     """Raises LabError for a stack that is one server, or whose balancer has died."""
     if not record.balance:
         raise LabError(
@@ -141,4 +140,4 @@ def require_balancer(runtime: Runtime, record: Record) -> None:
             f"labctl down {record.stack}, then labctl up {record.stack} --replicas N (--balance l7 for one)",
             code="balancer-none",
         )
-    replicas.require_front(runtime, record)
+    replicas.require_living_balancer(session, record)

@@ -16,7 +16,7 @@ from labctl.stack import replicas
 from labctl.stack.ports import free_endpoints
 from labctl.stack.replicas import DRAIN_S
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack, with_servers
+from labctl.stack.stack import Running, with_servers
 from labkit.errors import LabError
 
 MOST = 32
@@ -29,9 +29,9 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
     ``patience``: seconds to wait until the old replicas have answered all; then their streams are cut. Raises
     LabError: the stack is not up or has no balancer; a new replica does not become ready (the others serve on).
     """
-    running = session.require_up(stack).in_lab(lab)
+    running = Running.require_up(session, stack).in_lab(lab)
     record = running.record
-    require_balancer(running.runtime, record)
+    require_balancer(session, record)
     if not 1 <= count <= MOST:
         raise LabError(
             f"{count} replicas are out of range", f"a stack has from 1 to {MOST}", code="replicas-out-of-range"
@@ -47,11 +47,11 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
     return record
 
 
-def _fewer(stack: RunningStack, going: Sequence[Replica], patience: float) -> Record:
+def _fewer(stack: Running, going: Sequence[Replica], patience: float) -> Record:
     session, runtime, record = stack.session, stack.runtime, stack.record
     numbers = [server.number for server in going]
     session.listener.step(f"draining replica {', '.join(map(str, numbers))}")
-    cut = replicas.drain(runtime, record, numbers, patience)
+    cut = replicas.drain(session, record, numbers, patience)
     session.listener.done(replicas.cut_off(cut))
     smaller = with_servers(record, [server for server in record.servers if server.number not in numbers])
 
@@ -61,7 +61,7 @@ def _fewer(stack: RunningStack, going: Sequence[Replica], patience: float) -> Re
             runtime.stop(session.listener, record.stack, force=force, number=number)
 
     try:
-        replicas.let_go(runtime, record, numbers)
+        replicas.forget_servers(session.workspace, record, numbers)
         end(force=False)
     except BaseException:  # they have answered all, and the balancer has let go of them: they end all the same
         with hold_signals_back():
@@ -135,12 +135,12 @@ def autoscale(
     gone = False
     while True:
         try:
-            running = session.require_up(stack)
+            running = Running.require_up(session, stack)
             record = running.record
-            require_balancer(running.runtime, record)
+            require_balancer(session, record)
         except LabError:
             # A restart takes it down and up again, and lets go of its lock for a moment in between.
-            if gone and not holder(session.workspace, stack)[0]:
+            if gone and not holder(session.workspace, stack):
                 raise
             gone = True
             pause(LOOK_S)

@@ -22,8 +22,9 @@ from labctl.clock.clock import Clock
 from labctl.listener import Silent
 from labctl.replicas import restart
 from labctl.replicas.scale import Scaler, autoscale, scale
+from labctl.runtimes.compose_project import client_endpoints
 from labctl.stack import replicas
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labkit.client.context import REQUEST_FILES, answer_of, folder_of
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -60,7 +61,7 @@ class Stagehand:
     kernel with the *thread* that started it (prctl(2), PR_SET_PDEATHSIG).
     """
 
-    def __init__(self, hands: Executor, stack: RunningStack, phase: str, out: Path) -> None:
+    def __init__(self, hands: Executor, stack: Running, phase: str, out: Path) -> None:
         self._over = threading.Event()
         self._session = replace(stack.session, listener=_Until(self._over))
         self._stack, self._hands = stack, hands
@@ -82,7 +83,7 @@ class Stagehand:
 
     def kill(self, replica: int = 1) -> str:
         """Raises LabError: there is no such replica. A stack without replicas is its own replica 1."""
-        up = self._session.require_up(self._stack.name)
+        up = Running.require_up(self._session, self._stack.name)
         up.record.only(replica)
         number = up.record.folder(replica)
         up.runtime.stop(self._session.listener, self._stack.name, force=True, number=number)
@@ -163,7 +164,7 @@ class Stagehand:
         began = time.monotonic()
         try:
             answer = {"outcome": self._carry_out(**request)}
-            up = self._session.find(self._stack.name)
+            up = Running.find(self._session, self._stack.name)
             answer["replicas"] = replica_endpoints(up) if up else {}
         except _Over:
             return  # the client no longer waits for the answer
@@ -192,10 +193,10 @@ class Stagehand:
         return outcome
 
 
-def replica_endpoints(stack: RunningStack) -> dict[str, dict[str, str]]:
+def replica_endpoints(stack: Running) -> dict[str, dict[str, str]]:
     """Where a client reaches each server of a stack, by number; {} for a stack that is one server."""
-    runtime, record = stack.runtime, stack.record
+    record = stack.record
     if not record.balance:
         return {}
     numbers = [server.number for server in record.servers]
-    return {str(number): vars(runtime.client_endpoints(record.only(number))) for number in numbers}
+    return {str(number): vars(client_endpoints(record.only(number))) for number in numbers}

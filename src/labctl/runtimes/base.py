@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from labctl.listener import Listener
 from labctl.plan import Plan
-from labctl.runtimes.envoy.admin import UpstreamHealth
-from labctl.runtimes.record import Endpoints, Record
+from labctl.runtimes.record import Record
 from labkit.errors import LabError
 
-FRONT = -1  # the number of what stands before the servers, where a server's is asked for
 # Triton's last words before it waits for clients to close their gRPC streams, which it does for as long as they like.
 UNLOADED = "Found 0 live models and 0 in-flight non-inference requests"
 LINGER_S = 1.0
@@ -23,14 +22,38 @@ DEAD = re.compile(r"the engine is dead \(.*\)(?=: this server ends)")  # labserv
 EXIT_0 = "exit status 0"  # also Triton's where its engine is dead: it is told to end
 REMOVED = "its container was removed"  # and not by labctl
 POLL_S = 0.1
+PLAIN = re.compile(r"[A-Za-z0-9_./+,@%=~-]")  # the same as in scripts/setup.sh
 Unloaded = Callable[[], bool]
+Exited = Callable[[], str | None]  # how a server that is being watched ended ("exit status 1"); None while it runs
+Part = int | Literal["balancer"]  # of a stack's log: a replica's, by its number, or the balancer's
 
 
-class Server(Protocol):
-    """A server that has been started and is being watched."""
+@dataclass(frozen=True)
+class State:
+    """What a runtime finds of a stack at one look.
 
-    def exited(self) -> str | None:
-        """None while it runs; otherwise how it ended: "exit status 1", "killed by SIGKILL", "OOM-killed"."""
+    Attributes:
+        record: where the stack is reached now.
+        alive: the numbers of the servers that run.
+        ended: how each of the others ended, by number, where that is known.
+        balancer_ended: how what stands before the servers ended; None while it runs, or where there is none.
+    """
+
+    record: Record
+    alive: frozenset[int] = frozenset()
+    ended: Mapping[int, str] = field(default_factory=dict)
+    balancer_ended: str | None = None
+
+    @property
+    def death(self) -> str | None:
+        """How the servers that have ended did; None where nobody saw it."""
+        names = {number: f"replica {number}: " if self.record.balance else "" for number in self.ended}
+        return "; ".join(f"{names[number]}{how}" for number, how in self.ended.items()) or None
+
+    @property
+    def removed(self) -> bool:
+        """Whether a person has removed its containers."""
+        return bool(self.ended) and set(self.ended.values()) == {REMOVED}
 
 
 class Runtime(Protocol):
@@ -41,79 +64,47 @@ class Runtime(Protocol):
     def check(self, profile: str) -> None:
         """Refuse, with a remedy, a machine on which this runtime cannot serve that profile (fast: < 5 s)."""
 
-    def server_path(self, path: Path) -> str:
-        """The path by which the server sees a path of this machine (cache, shipped models, checkout, run folder)."""
-
-    def client_path(self, path: Path) -> str:
-        """The path by which a client sees a path of this machine."""
-
-    def client_endpoints(self, record: Record) -> Endpoints:
-        """The endpoints as the lab's clients reach them."""
-
-    def minutes(self, profile: str, image: str, packages: str) -> Sequence[int]:
-        """About how long each thing takes that :meth:`prepare` would make, where that is long."""
-
-    def prepare(self, listener: Listener, profile: str, image: str = "", packages: str = "") -> None:
-        """Make what is missing of the serving environment (images; the folder of backends).
-
-        Args:
-            packages: the layer that an image has over its own (layers.py); "" for none. The local one is installed.
-        """
+    def prepare(self, listener: Listener, profile: str, plan: Plan | None = None) -> None:
+        """Make what is missing of the serving environment: images, or the folder of backends; what the plan needs."""
 
     def tool(self, listener: Listener, argv: Sequence[str]) -> str:
         """Run ``python`` arguments in the serving environment; gives its stdout, its stderr lines are progress."""
 
-    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpu: str) -> None:
-        """Run a command in the image that :meth:`prepare` made of ``image``, on ``gpu``; "" is the first one."""
-
-    def copy_out(self, listener: Listener, image: str, path: str, target: Path, version: str) -> None:
-        """Copy a folder out of the image that :meth:`prepare` made of ``image`` into the new folder ``target``.
+    def client(self, listener: Listener, argv: Sequence[str] | None, record: Record | None) -> int:
+        """Run ``python`` arguments, or a shell for a person, where the clients of a stack run; its exit status.
 
         Args:
-            version: of TensorRT-LLM, as our table says; a note says so if the image has another.
+            record: of the stack; None for a report, which needs no server.
         """
 
-    def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> Server:
+    def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> Exited:
         """Start the servers, or ``only`` those of these numbers, and return at once; nothing is left when it raises."""
 
-    def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
+    def stop(self, listener: Listener, stack: str, force: bool = False, number: int | None = None) -> None:
         """Stop the servers (or that replica) gracefully, then for sure; nothing of them stays. Harmless if repeated."""
 
-    def front(self, listener: Listener, record: Record) -> None:
-        """Start the balancer before servers that run already, in the place of one that has died."""
-
-    def spread(self, record: Record, draining: Collection[int] = ()) -> None:
-        """Give the balancer the list of its servers; a draining server gets nothing new."""
-
-    def balancer_view(self, record: Record) -> dict[int, UpstreamHealth]:
-        """The servers as the balancer sees them, by number; {} where it cannot be asked."""
-
-    def client(self, listener: Listener, argv: Sequence[str], stack: str) -> int:
-        """Run a script with the paths that clients see, for a stack or a report (""); its exit status."""
-
-    def shell(self, listener: Listener, record: Record) -> int:
-        """A shell for a person beside a stack that is up, with its addresses as variables; its exit status."""
-
-    def find(self, stack: str) -> Record | None:
-        """The record of a stack, with its servers that exist now, from reality (not from a state file)."""
-
-    def running(self) -> list[Record]:
-        """The records of every stack of this checkout that exists now, with the servers that do."""
+    def state(self, record: Record) -> State:
+        """Look what there is of the stack of that record, in reality."""
 
     def stacks(self) -> set[str]:
         """The names, for ``stop``, of all that something is left of: stacks, and tools of a labctl that was killed."""
 
-    def death_of(self, stack: str, number: int = 0) -> str:
-        """How the server, or that replica, died last ("killed by SIGFPE", REMOVED); "" where nobody can tell."""
-
-    def front_death(self, record: Record) -> str:
-        """How the balancer has ended; "" where it has not, or there is none."""
-
-    def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
-        """The log of the servers and their balancer (or of that replica, or FRONT), without line ends."""
-
     def leftovers(self, stack: str) -> list[str]:
         """What of the stack is still there, in words ("process 123", "container x", "/dev/shm/..."); [] is clean."""
+
+    def logs(self, stack: str, follow: bool = False, part: Part | None = None) -> Iterator[str]:
+        """The log of the servers and their balancer, or of that part, without line ends."""
+
+
+def require_plain_path(path: Path) -> None:
+    """Raises LabError for a path that the shell which starts Triton's stubs takes for something else."""
+    if strange := sorted(set(PLAIN.sub("", str(path)))):
+        raise LabError(
+            f"Triton cannot serve from {path}",
+            f"its python backend takes no {' '.join(map(repr, strange))} in a path",
+            "move the folder to a path of plain letters, digits and . _ - (LABS_CACHE names the cache's)",
+            code="path-not-plain",
+        )
 
 
 def wait_until_stopped(living: Callable[[], Collection[Unloaded]], grace: float) -> bool:
@@ -132,20 +123,6 @@ def wait_until_stopped(living: Callable[[], Collection[Unloaded]], grace: float)
             deadline, unloaded = min(deadline, time.monotonic() + LINGER_S), True
         time.sleep(POLL_S)
     return True
-
-
-def unloaded_check(log: Path) -> Unloaded:
-    """Whether a server whose log this is says so after this call."""
-    size = log.stat().st_size if log.exists() else 0
-
-    def has_unloaded() -> bool:
-        with contextlib.suppress(OSError), log.open("rb") as stream:
-            lost_its_older_half = log.stat().st_size < size
-            stream.seek(0 if lost_its_older_half else size)
-            return UNLOADED.encode() in stream.read()
-        return False
-
-    return has_unloaded
 
 
 def too_late(grace: float) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import psutil
 from labctl.options import LOOPBACK
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, images
+from labctl.runtimes.base import require_plain_path
 from labctl.runtimes.docker_cli import Call, DockerCall
 from labctl.runtimes.envoy.config import INNER_PORTS
 from labctl.runtimes.record import CLIENT, REPLICA, Endpoints, Record, addresses
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 ENVOY = "envoy"  # the service of what stands before the servers
 BUILDER, REPORT = "builder", "report"  # projects of the containers that belong to no stack
 GRACE_S = 5
-FRONT_DIR = "/labs/front"
-EVERY = "replicas"  # a host name that stands for every server of a stack
+ALL_SERVERS = "replicas"  # a host name that stands for every server of a stack
 DOOR_PORT = 9000  # of the OpenAI API in its container
-INSIDE = "0.0.0.0"  # where a container listens: Compose publishes it on loopback alone
+ANYWHERE = "0.0.0.0"  # where a container listens: Compose publishes it on loopback alone
 TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile: its Python is labctl's own
 NOBODY = 65534
+RECORD = "x-record"  # in compose.json, for labctl: Compose reads no key that begins so
 # What a person may export for `labctl up`, as LABS_X; the stack's file has it as STACK_X.
-PERSONS = ("CHAT_IMAGE", "CHAT_PORT", "PROMETHEUS_IMAGE", "SHM_SIZE")
+EXPORTED = ("CHAT_IMAGE", "CHAT_PORT", "PROMETHEUS_IMAGE", "SHM_SIZE")
 ESCAPED = {"\\": "\\\\", '"': '\\"', "$": "\\$", "\n": "\\n", "\r": "\\r"}
 
 
@@ -117,36 +118,28 @@ def service(number: int) -> str:
     return "triton" if number == 1 else f"triton-{number}"
 
 
-def network_endpoints(record: Record) -> Endpoints:
-    """The endpoints of a stack in its own network."""
+def client_endpoints(record: Record) -> Endpoints:
+    """Where a lab's clients reach a stack: in containers, in its own network; of the metrics, each server's."""
+    if record.runtime == "local":
+        return Endpoints(**record.scrape_endpoints)
     first = record.servers[0]
     alone = not record.balance or record.endpoints == first.endpoints
     host = service(first.number) if alone else ENVOY
     clients_spread = record.balance == CLIENT and not alone
-    grpc = f"dns:///{EVERY}" if clients_spread else host
+    grpc = f"dns:///{ALL_SERVERS}" if clients_spread else host
     counters = ",".join(f"{service(server.number)}:{METRICS}" for server in record.servers)
     return Endpoints(f"{host}:{HTTP}", f"{grpc}:{GRPC}", counters)
 
 
-def door_arguments(record: Record, endpoint: str, tokenizer: str, port: int, host: str = LOOPBACK) -> list[str]:
+def door_arguments(record: Record, endpoint: str, port: int, host: str = LOOPBACK) -> list[str]:
     """Python's arguments for the OpenAI API in front of the stack at ``endpoint`` (gRPC)."""
-    served = ["--endpoint", endpoint, "--models", ",".join(record.models), "--tokenizer", tokenizer]
+    served = ["--endpoint", endpoint, "--models", ",".join(record.models), "--tokenizer", record.tokenizer_dir]
     return ["-m", "labdoor", *served, "--port", str(port), "--host", host]
 
 
-def door_inside(projects: Projects, record: Record) -> list[str]:
+def door_inside(record: Record) -> list[str]:
     """:func:`door_arguments` in the API's container: it speaks to the server, or to the balancer before several."""
-    tokenizer = projects.inside(Path(record.tokenizer_dir), server=False) if record.tokenizer_dir else ""
-    return door_arguments(record, network_endpoints(record).grpc, tokenizer, DOOR_PORT, INSIDE)
-
-
-def compose_up_servers(projects: Projects, record: Record, only: Collection[int]) -> DockerCall:
-    """Start the servers' containers, and Envoy's before them."""
-    starting = [service(server.number) for server in record.starting(only)]
-    if only:
-        return compose_up(projects, record, starting)
-    fronts = [ENVOY] if record.balance else []
-    return compose_up(projects, record, [*starting, *fronts], remove_orphans=True)
+    return door_arguments(record, client_endpoints(record).grpc, DOOR_PORT, ANYWHERE)
 
 
 def compose_up(projects: Projects, record: Record, services: Sequence[str], **options: Any) -> DockerCall:
@@ -177,11 +170,6 @@ def gpu_reservation(gpu: str) -> dict[str, Any]:
     return {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
 
 
-def arguments_inside(plan: Plan) -> list[str]:
-    """The arguments of ``tritonserver`` in a container."""
-    return plan.arguments("/models", INSIDE, (HTTP, GRPC, METRICS), "labs-")
-
-
 def values(projects: Projects, plan: Plan, record: Record) -> dict[str, str]:
     """What compose.yaml's variables are for a stack."""
     workspace, shm_size = projects.workspace, plan.served.shm_size
@@ -193,71 +181,44 @@ def values(projects: Projects, plan: Plan, record: Record) -> dict[str, str]:
         "STACK_GRPC_PORT": grpc,
         "STACK_METRICS_PORT": metrics,
     }
-    variables["STACK_SERVER_ARGS"] = shlex.join(arguments_inside(plan))
+    arguments = plan.arguments(str(workspace.folder(record.stack).repository), ANYWHERE, (HTTP, GRPC, METRICS), "labs-")
+    variables["STACK_SERVER_ARGS"] = shlex.join(arguments)
     if shm_size:
         variables["STACK_SHM_SIZE"] = shm_size
-    return variables | {"STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record))}
+    return variables | {"STACK_OPENAI_ARGS": shlex.join(door_inside(record))}
 
 
-def services(projects: Projects, plan: Plan, record: Record, only: Collection[int] = ()) -> dict[str, dict[str, Any]]:
-    """What the stack's services have otherwise than in compose.yaml: the record, as a label, and what follows from it.
-
-    A server that is not started now keeps what it was started with.
-    """
-    before = projects.services(record.stack) if only else {}
-    starting = record.starting(only)
-    common = _server_service(projects, plan, record)
+def services(projects: Projects, plan: Plan, record: Record) -> dict[str, dict[str, Any]]:
+    """What the stack's services have otherwise than in compose.yaml."""
+    common: dict[str, Any] = {
+        "environment": {**plan.server_env, "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm])},
+        "mem_limit": projects.memory(len(record.servers)),
+        "stop_grace_period": f"{plan.served.exit_timeout + GRACE_S}s",
+        "healthcheck": {"start_period": f"{record.options.patience:g}s"},  # Compose waits as long as labctl does
+    }
+    if plan.gpu:
+        common |= gpu_reservation(plan.gpu)
     if not record.balance:
         return {"triton": common}
-    result: dict[str, dict[str, Any]] = {"client": {"environment": addresses(network_endpoints(record))}}
-    result[ENVOY] = _envoy_service(projects, record)
+    result: dict[str, dict[str, Any]] = {"client": {"environment": addresses(client_endpoints(record))}}
+    result[ENVOY] = {"scale": 1}
     for server in record.servers:
-        name = service(server.number)
-        if server not in starting and name in before:
-            result[name] = before[name]
-            continue
         base = {"file": f"{projects.root}/compose.yaml", "service": "triton"}
         extends = {} if server.number == 1 else {"extends": base}
-        result[name] = {
+        result[service(server.number)] = {
             **extends,
             **common,
             "ports": _port_mappings(server.endpoints),
-            "labels": {**common["labels"], docker_engine.REPLICA: str(server.number)},
+            "labels": {docker_engine.REPLICA: str(server.number)},
             "environment": {**common["environment"], REPLICA: str(server.number)},
-            "networks": {"default": {"aliases": [EVERY]}},
+            "networks": {"default": {"aliases": [ALL_SERVERS]}},
         }
     return result
-
-
-def _server_service(projects: Projects, plan: Plan, record: Record) -> dict[str, Any]:
-    """What all servers of a stack have otherwise than compose.yaml's ``triton``."""
-    found: dict[str, Any] = {
-        "labels": {docker_engine.RECORD: record.to_json()},
-        "environment": {**plan.server_env, "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm])},
-        "mem_limit": projects.memory(len(record.servers)),
-    }
-    found["stop_grace_period"] = f"{plan.served.exit_timeout + GRACE_S}s"
-    found["healthcheck"] = {"start_period": f"{record.options.patience:g}s"}  # Compose waits as long as labctl does
-    if plan.gpu:
-        found |= gpu_reservation(plan.gpu)
-    return found
-
-
-def _envoy_service(projects: Projects, record: Record) -> dict[str, Any]:
-    """What the container before the servers has otherwise than compose.yaml's ``envoy``."""
-    source = str(projects.workspace.folder(record.stack).front)
-    folder = {"type": "bind", "source": source, "target": FRONT_DIR, "read_only": True}
-    return {"scale": 1, "volumes": [folder]}
 
 
 def _port_mappings(endpoints: Endpoints) -> list[str]:
     """The addresses of this machine at which a server's container is reached, for Compose."""
     return [f"{where}:{INNER_PORTS[name]}" for name, where in vars(endpoints).items()]
-
-
-def secrets(projects: Projects, record: Record) -> dict[str, Any]:
-    """The files of the stack's secrets. They are mounted: no environment, label or file of ours has what is in them."""
-    return {"triton_secret": {"file": str(projects.workspace.folder(record.stack).secret)}}
 
 
 class Projects:
@@ -267,30 +228,14 @@ class Projects:
         self.workspace = workspace
         self.root = str(workspace.root)
 
-    def inside(self, path: Path, server: bool) -> str:
-        """The path in the containers of a path of this machine; the mounts are compose.yaml's."""
-        workspace = self.workspace
-        mounts = [(workspace.models, "/labs/models"), (workspace.cache, "/labs/cache")]
-        if path.is_relative_to(workspace.state) and (parts := path.relative_to(workspace.state).parts):
-            folder = workspace.folder(parts[0])
-            mounts.append((folder.run_dir(), "/labs/run"))
-            if server:
-                mounts.append((folder.repository, "/models"))
-        if not server:
-            mounts += [(workspace.root / "results", "/labs/results"), (workspace.root, docker_engine.INSIDE)]
-        for outside, inside in mounts:
-            if path.is_relative_to(outside):
-                return str(Path(inside) / path.relative_to(outside))
-        raise LabError(
-            f"the containers cannot see {path}",
-            "they see labs/shared/models and the cache",
-            f"put it below {workspace.cache}, or use --runtime local",
-            code="path-outside-containers",
-        )
+    def require_usable_paths(self) -> None:
+        """Raises LabError where Triton cannot serve from the checkout or the cache.
 
-    def require_readable_cache(self) -> None:
-        """Raises LabError where the server, nobody if called by root, cannot look into the cache that is there."""
+        The server, nobody if called by root, must be able to look into the cache that is there.
+        """
         cache = self.workspace.cache
+        for folder in (self.workspace.root, cache):
+            require_plain_path(folder)
         if os.getuid() == 0 and cache.is_dir() and cache.stat().st_mode & 0o005 != 0o005:
             raise LabError(
                 f"the server cannot read {cache}",
@@ -323,22 +268,17 @@ class Projects:
 
     # -- a stack's two files: the values of compose.yaml's variables, and what is otherwise than there ----------------
 
-    def write(
-        self,
-        stack: str,
-        values: Mapping[str, str],
-        services: Mapping[str, Any],
-        profile: str,
-        secrets: Mapping[str, Any],
-    ) -> None:
+    def write(self, record: Record, values: Mapping[str, str], services: Mapping[str, Any]) -> None:
         """Write both files of a stack; each is whole, or as before."""
-        folder, common = self.workspace.folder(stack), self.places(stack)
-        _write_override(folder.compose_file, {"services": services, "secrets": secrets})
-        exported = {f"STACK_{name}": os.environ.get(f"LABS_{name}", "") for name in PERSONS}
+        stack, folder, common = record.stack, self.workspace.folder(record.stack), self.places(record.stack)
+        # Secrets are mounted: no environment, label or file of ours has what is in them.
+        secrets = {"triton_secret": {"file": str(folder.secret)}}
+        _write_override(folder.compose_file, {RECORD: record.to_json(), "services": services, "secrets": secrets})
+        exported = {f"STACK_{name}": os.environ.get(f"LABS_{name}", "") for name in EXPORTED}
         variables = {
             "COMPOSE_PROJECT_NAME": self.name(stack),
             "COMPOSE_PATH_SEPARATOR": ":",
-            "COMPOSE_FILE": ":".join(map(str, [*self._files(profile), folder.compose_file])),
+            "COMPOSE_FILE": ":".join(map(str, [*self._files(record.profile), folder.compose_file])),
             "COMPOSE_PROFILES": "",
             **common,
             "STACK_SERVER_USER": common["STACK_USER"] if os.getuid() else f"{NOBODY}:{NOBODY}",
@@ -367,15 +307,18 @@ class Projects:
         atomic_write(path, head + write_values(values), mode=0o600)
 
     def _read_override(self, stack: str) -> dict[str, Any]:
+        """What :meth:`write` wrote of a stack's services; {} where there is none."""
         with contextlib.suppress(OSError, ValueError):
             text = self.workspace.folder(stack).compose_file.read_text(encoding="utf-8").replace("$$", "$")
             document: dict[str, Any] = json.loads(text.replace(": !override [", ": ["))
             return document
         return {}
 
-    def services(self, stack: str) -> dict[str, Any]:
-        """What :meth:`write` wrote of a stack's services; {} where there is none."""
-        return dict(self._read_override(stack).get("services", {}))
+    def record(self, stack: str) -> Record | None:
+        """The record of the stack that its files describe; None where there is none."""
+        with contextlib.suppress(ValueError):
+            return Record.from_json(str(self._read_override(stack).get(RECORD)))
+        return None
 
     def forget(self, stack: str, service: str) -> None:
         """Take a service out of the stack's file, so that ``docker compose up`` by hand does not bring it back."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import json
 import os
 import platform
 import shutil
-import sys
 import tarfile
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from labctl.options import LOOPBACK
 from labctl.runtimes import processes
-from labctl.runtimes.base import REMOVED
 from labctl.runtimes.nvidia import numbers
 from labctl.runtimes.record import Endpoints
 from labctl.triton.arguments import GRPC, HTTP, METRICS
 from labkit.disk import typed_path
 from labkit.errors import LabError
-from labkit.waiting import attempts
 
 if TYPE_CHECKING:
     import docker
@@ -37,18 +32,15 @@ HOOK = "nvidia-container-runtime-hook"
 ANSWER_S = 20
 LOOK_S = 0.1  # seconds between two looks at a container
 LONGEST = 300  # characters of an engine's own words that are repeated
-NO_ENGINE = (json.JSONDecodeError, KeyError)  # what the SDK raises about an answer that no Docker engine gives
-SILENT_S = 3.0  # seconds that an engine may stay silent while a start waits for its servers
 ENGINE_NEEDED = (25, 0)  # compose.yaml uses start_interval, which came with this version
 COMPOSE_NEEDED = (2, 24, 4)  # the first Compose that knows !override, which compose.json uses (compose_project.py)
-ROOT, STACK, SERVICE, RECORD = "labs.root", "labs.stack", "labs.service", "labs.record"
+ROOT, STACK, SERVICE = "labs.root", "labs.stack", "labs.service"
 REPLICA = "labs.replica"
 INSTALL_PACKAGES = "sudo scripts/docker_engine.sh install"
 INSTALL = f"{INSTALL_PACKAGES} && sudo scripts/docker_engine.sh start (Debian, Ubuntu)"
 START = "start it: sudo systemctl start docker, Docker Desktop, or sudo scripts/docker_engine.sh start"
 JOIN = "sudo usermod -aG docker $USER, then log out and in again"
 LOCAL = "--runtime local runs the same Triton as a process of this machine"
-INSIDE = "/labs/checkout"  # LABS_ROOT in the containers of compose.yaml
 OUTSIDE = "ask outside of this container, or in it the server itself: labctl infer STACK --endpoint $TRITON_GRPC"
 
 
@@ -62,10 +54,7 @@ def engine_errors() -> tuple[type[Exception], ...]:
 
 @functools.cache
 def _client(host: str) -> docker.DockerClient | Exception:
-    """A client whose engine has answered, or why there is none; asked once per process and address.
-
-    Where something answered, that is the SDK's error about the answer, else the operating system's.
-    """
+    """A client whose engine has answered, or why there is none; asked once per process and address."""
     kind, _, path = host.partition("://")
     try:
         if kind == "unix":
@@ -79,7 +68,7 @@ def _client(host: str) -> docker.DockerClient | Exception:
         client.api.timeout = ANSWER_S
         return client
     except engine_errors() as error:
-        return _about_answer(error) or _cause(error)
+        return error
 
 
 def _address() -> str:
@@ -132,37 +121,19 @@ def engine() -> docker.DockerClient:
     client = _client(address)
     if not isinstance(client, Exception):
         return client
-    if isinstance(client, NO_ENGINE):
-        why = f"it does not say which version it is ({address})"
-        raise LabError("what answers is not a Docker engine", why, _remedy(address), code="docker-failed")
-    why = f"{getattr(client, 'strerror', None) or _words(client)} ({address})"
-    sdk = sys.modules.get("docker.errors")  # imported where an engine was there to be asked: it takes half a second
-    if sdk and isinstance(client, sdk.InvalidVersion):
-        raise _too_old("the Docker engine is too old", why)
-    if sdk and isinstance(client, sdk.APIError):
-        what = f"the Docker engine answers with an error (HTTP {client.status_code})"
+    cause = _cause(client)
+    if isinstance(cause, TimeoutError):
+        why: str | None = f"it did not answer within {PROBE_S} s"
+    else:
+        why = cause.strerror if isinstance(cause, OSError) else None  # what requests raises about an answer has none
+    if why is None:
+        what, why = "what answers is no Docker engine that labctl can ask", f"{_words(client)} ({address})"
         raise LabError(what, why, "docker version asks it the same; see also its log", code="docker-failed")
-    if getattr(client, "errno", None) in (errno.EACCES, errno.EPERM):
+    why = f"{why} ({address})"
+    if getattr(cause, "errno", None) in (errno.EACCES, errno.EPERM):
         remedy = _elsewhere(address) or JOIN
         raise LabError("this user may not ask the Docker engine", why, remedy, code="docker-denied")
     raise LabError("no Docker engine answers", why, _remedy(address), code="docker-missing")
-
-
-def _about_answer(error: BaseException) -> Exception | None:
-    """The error in an error's causes that is about an answer; None where nothing answered."""
-    import docker.errors
-
-    cause: BaseException | None = error
-    while cause:
-        if isinstance(cause, (docker.errors.APIError, docker.errors.InvalidVersion, *NO_ENGINE)):
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    return None
-
-
-def _too_old(what: str, why: str) -> LabError:
-    needed = ".".join(map(str, ENGINE_NEEDED))
-    return LabError(what, why, f"install Docker {needed} or newer", code="docker-too-old")
 
 
 def _elsewhere(address: str) -> str:
@@ -175,7 +146,7 @@ def _remedy(address: str) -> str:
     """What to do about an engine that does not answer."""
     if elsewhere := _elsewhere(address):
         return elsewhere
-    if os.environ.get("LABS_ROOT") == INSIDE:
+    if "LABS_INSIDE" in os.environ:  # compose.yaml sets it
         return OUTSIDE
     return START if shutil.which("dockerd") or shutil.which("docker") else INSTALL
 
@@ -199,14 +170,11 @@ def require_engine() -> None:
     with engine_failures("saying what it is"):
         answer, options = client.version(), options_of(client.info())
     version = str(answer.get("Version", ""))
-    if any("podman" in str(part.get("Name", "")).lower() for part in answer.get("Components") or ()):
-        why = "its builds and its health checks are not Docker's, and the labs have not run on it"
-        what = f"Podman {version} answers in the place of a Docker engine"
-        raise LabError(what, why, INSTALL, code="docker-is-podman")
     if numbers(version) < ENGINE_NEEDED:
         needed = ".".join(map(str, ENGINE_NEEDED))
         why = f"compose.yaml needs {needed} or newer (start_interval)"
-        raise _too_old(f"the Docker engine {version} is too old", why)
+        remedy = f"install Docker {needed} or newer"
+        raise LabError(f"the Docker engine {version} is too old", why, remedy, code="docker-too-old")
     if "userns" in options:
         why = "no user of a container is then one of this machine, and the server may not write where it has to"
         remedy = "start dockerd without userns-remap"
@@ -327,6 +295,11 @@ def _labelled(kind: str, root: str, stack: str | None, service: str | None = Non
         return list(getattr(client, kind).list(filters={"label": labels}, **options))
 
 
+def of_service(containers: Sequence[Any], service: str) -> list[Any]:
+    """The containers among these that belong to that service of compose.yaml."""
+    return [container for container in containers if container.labels.get(SERVICE) == service]
+
+
 def replica(container: Any) -> int:
     """The number of a server's container in its stack."""
     return int(container.labels.get(REPLICA) or 1)
@@ -381,15 +354,15 @@ def ended_container(
     Yields:
         The container, and its command's exit status; None where it has not ended in time.
     """
+    import requests.exceptions
+
     container = engine().containers.create(image, list(words), network_mode="none", **options)
     try:
         container.start()
-        for _ in attempts(seconds, LOOK_S):
-            container.reload()
-            if container.status == "exited":
-                break
-        ended = container.status == "exited"
-        yield container, int(container.attrs["State"]["ExitCode"]) if ended else None
+        code = None
+        with contextlib.suppress(requests.exceptions.RequestException):  # it takes longer
+            code = int(container.wait(timeout=seconds)["StatusCode"])
+        yield container, code
     finally:
         discard([container])
 
@@ -439,42 +412,11 @@ def how_ended(attributes: dict[str, Any]) -> str | None:
     return processes.describe_exit(128 - code if code > 128 else code)
 
 
-class ComposeServer:
-    """Watched containers of servers and of what stands before them, each with its name in errors ("": the only one)."""
-
-    def __init__(self, containers: Sequence[tuple[str, Any]]) -> None:
-        self._containers = containers
-        self._silent_since: float | None = None
-
-    def exited(self) -> str | None:
-        """Raises LabError when the engine itself stays silent."""
-        import docker.errors
-
-        try:
-            for who, container in self._containers:
-                container.reload()
-                if how := how_ended(container.attrs):
-                    return f"{who}: {how}" if who else how
-        except docker.errors.NotFound:
-            return REMOVED
-        except engine_errors() as error:
-            self._silent_since = self._silent_since or time.monotonic()
-            if time.monotonic() - self._silent_since > SILENT_S:
-                raise LabError(
-                    "the Docker engine stopped answering", "", "start it, then labctl down", code="docker-silent"
-                ) from error
-        else:
-            self._silent_since = None
-        return None
-
-
-def _cause(error: BaseException) -> OSError:
+def _cause(error: BaseException) -> BaseException:
     """The reason at the bottom of an error's causes: "Connection refused"."""
     while inner := error.__cause__ or error.__context__:
         error = inner
-    if isinstance(error, TimeoutError):
-        return OSError(errno.ETIMEDOUT, f"it did not answer within {PROBE_S} s")
-    return error if isinstance(error, OSError) and error.strerror else OSError(0, _words(error))
+    return error
 
 
 def _words(error: BaseException) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shlex
 import sys
@@ -22,7 +21,7 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.waiting import attempts
 
-PACKAGES = ("starlette", "uvicorn", "uvloop", "jinja2")
+USUAL_PORT = 9000  # of Triton's own OpenAI frontend
 PATIENCE_S, LOOK_S = 60.0, 0.1
 SERVICE = "openai"  # compose.yaml's
 FAILED = "the OpenAI API did not come up; the stack itself is up"
@@ -33,17 +32,9 @@ def url(port: int) -> str:
     return f"http://127.0.0.1:{port}/v1"
 
 
-def command(record: Record, port: int, announce: str = "") -> Command:
-    """The program in front of a running stack. Raises LabError: it cannot run in this environment."""
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise LabError(
-            "the OpenAI API cannot be served here",
-            f"not installed: {', '.join(missing)}",
-            "make setup (or: pip install -e '.[openai]')",
-            code="openai-libraries-missing",
-        )
-    arguments = door_arguments(record, record.endpoints.grpc, record.tokenizer_dir, port)
+def command(record: Record, port: int, announce: str | None = None) -> Command:
+    """The program in front of a running stack."""
+    arguments = door_arguments(record, record.endpoints.grpc, port)
     if announce:
         arguments += ["--announce", announce]
     return Command([sys.executable, *arguments])
@@ -52,8 +43,7 @@ def command(record: Record, port: int, announce: str = "") -> Command:
 def start_door_server(workspace: Workspace, record: Record, port: int, listener: Listener) -> str:
     """Start it so that it goes with the stack: a process, or a container of the stack's project; its base URL.
 
-    Raises:
-        LabError: as of :func:`command`; or it does not come up.
+    Raises LabError: it does not come up.
     """
     address = url(port)
     folder = workspace.folder(record.stack)
@@ -67,8 +57,8 @@ def start_door_server(workspace: Workspace, record: Record, port: int, listener:
     return address
 
 
-def door_url(workspace: Workspace, record: Record) -> str:
-    """The base URL of the door that goes with a stack; "" where there is none, or it has ended."""
+def door_url(workspace: Workspace, record: Record) -> str | None:
+    """The base URL of the door that goes with a stack; None where there is none, or it has ended."""
     with contextlib.suppress(OSError, ValueError, LabError):
         address = disk.read_text(workspace.folder(record.stack).door_url)
         if record.runtime == "compose":
@@ -77,8 +67,8 @@ def door_url(workspace: Workspace, record: Record) -> str:
         else:
             parts = groups.groups(workspace.folder(record.stack))
             lives = any(group.members() for group in parts if group.part == groups.OPENAI)
-        return address if lives else ""
-    return ""
+        return address if lives else None
+    return None
 
 
 def door_container(workspace: Workspace, record: Record, port: int) -> DockerCall:
@@ -87,7 +77,7 @@ def door_container(workspace: Workspace, record: Record, port: int) -> DockerCal
     It speaks to the server, or to the balancer before several.
     """
     projects = Projects(workspace)
-    added = {"STACK_OPENAI_PORT": str(port), "STACK_OPENAI_ARGS": shlex.join(door_inside(projects, record))}
+    added = {"STACK_OPENAI_PORT": str(port), "STACK_OPENAI_ARGS": shlex.join(door_inside(record))}
     projects.add(record.stack, added, SERVICE)
     # Started without its dependencies, its configuration differs for Compose, and `up -d` would make it again. But a
     # first server that was scaled away must not start again.

@@ -27,17 +27,20 @@ from labctl.workspace import StackFolder
 from labkit import disk
 
 ENVOY, OPENAI = "envoy", "openai"
+TRITON = "tritonserver"
 ENDED_S = 10.0  # for all of them together; a process that cannot be killed must not keep a command for longer
 LOOK_S = 0.01
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 # The shell writes down how the server ended, and then ends its stubs. It survives the signals that end the server.
 KEEP = 'trap : TERM INT HUP; ended=$1; shift; {server}; echo $? >"$ended.new"; mv "$ended.new" "$ended"; kill -KILL 0'
+# What follows begins when its note is written: a command that is killed before leaves nothing that no note names.
+NOTED = 'read -r noted && exec "$@" </dev/null'
 # The kernel ends what follows with its parent, whose number comes first.
 TIED = f"setpriv --pdeathsig KILL sh -c '{IF_PARENT_LIVES} \"$@\"'"
 
 
-def server_part(number: int) -> str:
-    """Name the group of a server: of a replica by its number, 0 of a stack's only one."""
+def server_part(number: int | None) -> str:
+    """Name the group of a server: of a replica by its number."""
     return f"server-{number}" if number else "server"
 
 
@@ -52,9 +55,18 @@ class ProcessGroup:
 
     @property
     def number(self) -> int | None:
-        """The replica that it is, 0 for a stack's only server; None for another part."""
+        """The replica that it is; None for a stack's only server, and for another part."""
         name, _, number = self.part.partition("-")
-        return int(number or 0) if name == "server" else None
+        return int(number) if name == "server" and number else None
+
+    def server(self) -> psutil.Process | None:
+        """Return its tritonserver; None where it has ended, or the group is no server's."""
+        if self.part.startswith("server"):
+            for process in self.members():
+                with contextlib.suppress(psutil.Error):  # it has just ended
+                    if process.name() == TRITON:
+                        return process
+        return None
 
     def members(self) -> list[psutil.Process]:
         """Return its living processes, the leader first."""
@@ -85,6 +97,15 @@ def groups(folder: StackFolder) -> list[ProcessGroup]:
     return found
 
 
+def model_processes(folder: StackFolder) -> list[psutil.Process]:
+    """Return the processes that a stack's servers have started: each runs the Python of a model."""
+    found = []
+    for group in groups(folder):
+        if server := group.server():
+            found += [process for process in group.members() if process.ppid() == server.pid]
+    return found
+
+
 def spawn(
     folder: StackFolder,
     part: str,
@@ -109,17 +130,20 @@ def spawn(
         words = [*shlex.split(TIED), str(os.getpid()), *words]
     with log.open("ab") as stream:
         process = subprocess.Popen(
-            words,
+            ["sh", "-c", NOTED, "sh", *words],
             env=dict(env),
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             umask=0o077,
         )
-    note = {"pid": process.pid, "started": Proc.of(process.pid).started, "boot": _boot()}
-    disk.atomic_write(folder.groups / f"{part}.json", json.dumps(note))
+    assert process.stdin
+    with contextlib.suppress(BrokenPipeError), process.stdin as begin:
+        note = {"pid": process.pid, "started": Proc.of(process.pid).started, "boot": _boot()}
+        disk.atomic_write(folder.groups / f"{part}.json", json.dumps(note))
+        begin.write(b"\n")
     return process
 
 
@@ -134,12 +158,12 @@ def end(folder: StackFolder, parts: Sequence[ProcessGroup]) -> None:
             (folder.groups / f"{group.part}.json").unlink(missing_ok=True)
 
 
-def how_it_ended(path: Path) -> str:
-    """Say how a server ended, by the exit status that a shell left in a file; "" where it left none."""
+def how_it_ended(path: Path) -> str | None:
+    """Say how a server ended, by the exit status that a shell left in a file; None where it left none."""
     try:
         code = int(disk.read_text(path))
     except (OSError, ValueError):
-        return ""
+        return None
     return describe_exit(128 - code if code > 128 else code)  # 128 and the number of a signal
 
 

@@ -6,8 +6,7 @@ import contextlib
 import functools
 import hashlib
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -49,20 +48,8 @@ SERVED = ("labsched", "labserve")  # the packages that models import
 PACKAGES = "gpu.txt"
 PACKAGES_CUDA = 13  # PyTorch's build in it brings CUDA 13.0
 MORE_DISK = "docker builder prune, and labctl images prune --old"
-PROXIES = "the proxies in ~/.docker/config.json, which builds get"
-NO_WAY = f"builds have no way into the network; behind a proxy: {PROXIES}"
-# What the last lines of a failed build say, and what to do about it; the first that fits.
-CAUSES = {
-    "no space left on device": MORE_DISK,
-    "proxy authentication required|cannot connect to proxy|proxyconnect": PROXIES,
-    r"failed to resolve source metadata for docker\.io/library/debian:": "where no registry can be reached: "
-    "sudo scripts/docker_engine.sh base-image",
-    "certificate verify failed|certificate signed by unknown|unable to get local issuer": "LABS_CA_BUNDLE=FILE, the CA "
-    "bundle of your proxy",
-    "no matching distribution found": "LABS_WHEELS=FOLDER, with wheels of what your package index lacks",
-    "network is unreachable|no route to host|temporary failure (in name resolution|resolving)|could not resolve|"
-    "no such host|name or service not known|i/o timeout": NO_WAY,
-}
+# The last lines of a failed build say what it lacked: disk, a proxy, a CA bundle, a wheel.
+IF_IT_FAILS = f"{processes.LOOK_ABOVE}, and docs/operate/compose.md (Images) what to set; or {docker_engine.LOCAL}"
 PULL_MINUTES, BUILD_MINUTES = 15, 4  # of one image, on an everyday connection
 
 
@@ -192,56 +179,37 @@ def remove_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return [name for name in names if name not in kept], kept
 
 
-def build_minutes(builds: Mapping[str, DockerCall], base: str) -> list[int]:
-    """About how long each takes of what :func:`build_missing_images` would make."""
-    pulled = [PULL_MINUTES] if base and not exists(base) else []
-    return pulled + [BUILD_MINUTES for name in builds if not exists(name)]
-
-
 def build_missing_images(listener: Listener, builds: Mapping[str, DockerCall], base: str) -> None:
     """Build those of ``builds`` that are not there yet, on the image ``base`` ("" is none of NVIDIA's)."""
-    if base and not exists(base):  # also its digest is wanted, which a build alone would not keep
+    missing = [name for name in builds if not exists(name)]
+    pulled = bool(base) and not exists(base)  # also its digest is wanted, which a build alone would not keep
+    if count := pulled + len(missing):
+        images = f"{count} images are" if count > 1 else "1 image is"
+        minutes = PULL_MINUTES * pulled + BUILD_MINUTES * len(missing)
+        listener.note(f"{images} made first: about {minutes} minutes, once")
+    if pulled:
         pull_image(listener, base)
-    for name, build in builds.items():
-        if not exists(name):
-            _build(listener, name, build)
+    for name in missing:
+        if not exists(name):  # another command may have built it meanwhile
+            _build(listener, name, builds[name])
 
 
 def pull_image(listener: Listener, image: str) -> None:
     """Pull an image from its registry."""
     listener.step(f"image {image} (many gigabytes)")
     pull = DockerCall(lambda docker: docker.image.pull(image, stream_logs=True))
-    failed = f"image {image} cannot be pulled"
-    with told_why():
-        pull.run_to_end(listener, failed, code="image-pull-failed")
+    pull.run_to_end(listener, f"image {image} cannot be pulled", IF_IT_FAILS, code="image-pull-failed")
     listener.done("pulled")
 
 
-@contextlib.contextmanager
-def told_why() -> Iterator[None]:
-    """Give the error of a failed build or pull the remedy that its last lines (its details) ask for."""
-    try:
-        yield
-    except LabError as error:
-        error.remedy = f"{remedy_for(error.details)}; or {docker_engine.LOCAL}"
-        raise
-
-
-def remedy_for(lines: Sequence[str]) -> str:
-    """What to do about a failed build, by its last lines."""
-    text = "\n".join(lines)
-    found = (remedy for cause, remedy in CAUSES.items() if re.search(cause, text, re.IGNORECASE))
-    return next(found, processes.LOOK_ABOVE)
-
-
 def _build(listener: Listener, name: str, build: DockerCall) -> None:
-    """Build an image, unless another command built it meanwhile: a second build would take the name from that one."""
+    """Build an image. Compose's exit status alone is not believed."""
     listener.step(f"image {name}")
     failed = f"image {name} cannot be built"
-    with told_why():
-        tail = build.run_to_end(listener, failed, code="image-build-failed")
-        if not image_digest(name):
-            raise LabError(failed, "docker compose says that it was built", details=tail, code="image-build-failed")
+    tail = build.run_to_end(listener, failed, IF_IT_FAILS, code="image-build-failed")
+    if not image_digest(name):
+        why = "docker compose says that it was built"
+        raise LabError(failed, why, IF_IT_FAILS, details=tail, code="image-build-failed")
     listener.done("built")
 
 

@@ -149,17 +149,30 @@ class Layer:
         return f"{size / 1e9:.1f} GB in {self.path}"
 
     def _fill(self, listener: Listener, target: Path) -> None:
-        """Install it into ``target``. A person hears which package comes now."""
-        failed = f"the packages of {self.name} were not installed"
-        remedy = f"check the network and pip's settings, then {self.remedy}"
+        """Install it into ``target``, and compile it once, on all processors: a server would, for a minute.
+
+        Packages have files for other Pythons (PyTorch one for 3.12), which no import reads: not an error, as it is of
+        ``python -m compileall``.
+        """
 
         def progress(line: str) -> None:
-            if PROGRESS.match(line):
+            if PROGRESS.match(line):  # which package comes now
                 listener.progress(line.strip()[:72])
 
-        for command in self._commands(target):
+        script = str(self.workspace.root / "docker" / "install-packages.sh")
+        pip = {"LABS_PIP": f"{sys.executable} -m pip", "LABS_COMPILE": f"--no-compile --target {target}"}
+        for command in (
+            Command(["sh", script, str(self.lock)], pip),
+            Command([sys.executable, "-c", COMPILE, str(target)]),
+        ):
             processes.run_to_end(
-                command, listener, failed, remedy, merged=True, on_line=progress, code="layer-install-failed"
+                command,
+                listener,
+                f"the packages of {self.name} were not installed",
+                f"check the network and pip's settings, then {self.remedy}",
+                merged=True,
+                on_line=progress,
+                code="layer-install-failed",
             )
 
     def _require_room(self) -> None:
@@ -171,22 +184,6 @@ class Layer:
                 "free some space, or set LABS_CACHE to a folder on another disk",
                 code="disk-too-full",
             )
-
-    def _commands(self, target: Path) -> list[Command]:
-        return [self._pip(target), self._compile(target)]
-
-    def _pip(self, target: Path) -> Command:
-        install = str(self.workspace.root / "docker" / "install-packages.sh")
-        pip = {"LABS_PIP": f"{sys.executable} -m pip", "LABS_COMPILE": f"--no-compile --target {target}"}
-        return Command(["sh", install, str(self.lock)], pip)
-
-    def _compile(self, target: Path) -> Command:
-        """Compile it once, on all processors: at the first import a server would, for a minute.
-
-        Packages have files for other Pythons (PyTorch one for 3.12), which no import reads: not an error, as it is of
-        ``python -m compileall``.
-        """
-        return Command([sys.executable, "-c", COMPILE, str(target)])
 
 
 def layer(name: str, workspace: Workspace, profile: str = "") -> Layer:

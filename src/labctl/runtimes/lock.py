@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from types import FrameType
+from typing import NamedTuple
 
 from labctl.runtimes.record import Proc
 from labctl.workspace import Workspace
@@ -60,20 +61,26 @@ def _write(handle: int, note: str) -> None:
 def _busy(workspace: Workspace, stack: str) -> Busy:
     """The error that names the holder of a lock, which it has perhaps taken a moment before it wrote its name."""
     why = "only one command at a time can change a stack"
-    pid, action = holder(workspace, stack)
-    if not pid:
+    if not (other := holder(workspace, stack)):
         return Busy(f"another labctl command on {stack} is in progress", why, "wait for it", code="stack-busy")
-    what = f"another 'labctl {action}' of {stack} is in progress (pid {pid})"
-    return Busy(what, why, f"wait for it, or stop it: kill {pid}", code="stack-busy")
+    what = f"another 'labctl {other.action}' of {stack} is in progress (pid {other.pid})"
+    return Busy(what, why, f"wait for it, or stop it: kill {other.pid}", code="stack-busy")
 
 
-def holder(workspace: Workspace, stack: str) -> tuple[int, str]:
-    """(pid, action) of the process that changes the stack now; (0, "") if there is none."""
+class Holder(NamedTuple):
+    """The process that changes a stack, and what it does."""
+
+    pid: int
+    action: str
+
+
+def holder(workspace: Workspace, stack: str) -> Holder | None:
+    """The process that changes the stack now; None if there is none."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         data = disk.read_object(workspace.folder(stack).lock)
         if Proc(int(data["pid"]), float(data["started"])).alive():
-            return int(data["pid"]), str(data["action"])
-    return 0, ""
+            return Holder(int(data["pid"]), str(data["action"]))
+    return None
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Where the servers of a stack are, and the record by which it is found again.
 
-It is the stack's state file; containers carry it as a label, too.
+It is the stack's state file; ``labctl render`` writes it into ``compose.json``, for a stack that a person brings up.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ class Record:
         balance: how requests are spread over its servers; "" for a single server without a balancer.
         options: what was asked when it was brought up, with the GPU that was chosen for it.
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
-        server: of one that was found on the local runtime: the ``pid`` of its first server.
     """
 
     stack: str
@@ -79,7 +78,6 @@ class Record:
     options: Options = field(default_factory=Options)
     effective: Mapping[str, Any] = field(default_factory=dict)
     owner: Proc | None = None
-    server: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "servers", tuple(self.servers) or (Replica(1, self.endpoints),))
@@ -127,9 +125,9 @@ class Record:
         counters = [server.endpoints.metrics for server in self.servers]
         return {**vars(self.endpoints), "metrics": ",".join(counters)}
 
-    def folder(self, number: int) -> int:
-        """The number that a server's own folders and files go by; 0 where it is the stack's only one."""
-        return number if self.balance else 0
+    def folder(self, number: int) -> int | None:
+        """The number that a server's own folders and files go by; None where it is the stack's only one."""
+        return number if self.balance else None
 
     def starting(self, only: Collection[int]) -> list[Replica]:
         """The servers of these numbers; all of them for ()."""
@@ -162,15 +160,6 @@ class Record:
 @functools.cache
 def _adapter() -> TypeAdapter[Record]:
     return TypeAdapter(Record)
-
-
-def merge_records(records: Mapping[int, Record]) -> Record:
-    """The record of a stack from the records of its running servers: the newest names the most servers."""
-    newest = max(records.values(), key=lambda record: len(record.servers))
-    servers = [
-        server for number, record in sorted(records.items()) for server in record.servers if server.number == number
-    ]
-    return dataclasses.replace(newest, servers=servers)
 
 
 @dataclass(frozen=True)

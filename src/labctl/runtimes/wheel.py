@@ -21,7 +21,6 @@ from labkit.errors import LabError
 
 WHEEL = "nvidia-pytriton"
 TRITON_OF_WHEEL = {"0.7.0": "2.51.0"}
-PLAIN = re.compile(r"[A-Za-z0-9_./+,@%=~-]")  # the same as in scripts/setup.sh
 SETUP = "make setup"
 OR_DOCKER = "or start a Docker engine and use --runtime compose"
 
@@ -100,18 +99,6 @@ def find_wheel() -> Wheel:
                 code="triton-without-python",
             )
     return wheel
-
-
-def require_plain_path(path: Path) -> None:
-    """Raises LabError for a path that the shell which starts Triton's stubs takes for something else."""
-    if strange := sorted(set(PLAIN.sub("", str(path)))):
-        raise LabError(
-            f"the local runtime cannot serve from {path}",
-            f"Triton's python backend takes no {' '.join(map(repr, strange))} in a path",
-            "move the folder to a path of plain letters, digits and . _ - (LABS_CACHE names the cache's), "
-            "or use the Docker runtime",
-            code="path-not-plain",
-        )
 
 
 def libpython() -> Path | None:

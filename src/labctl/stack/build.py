@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from labbuild import release
 from labbuild.protocol import Builder
 from labbuild.tensorrt_llm import check_target
 from labctl import repository
@@ -30,7 +29,7 @@ from labctl.runtimes.local import NEEDS_IMAGE
 from labctl.runtimes.lock import stack_lock
 from labctl.stack.ports import named_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, record_of
+from labctl.stack.stack import PlannedStack, Running, record_of
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -42,13 +41,7 @@ def prepare_artifacts(session: Session, plan: Plan, runtime: Runtime) -> bool:
 
     Raises LabError: something cannot be made, or something that is there is damaged.
     """
-    listener = session.listener
-    session.say_how_long(runtime.minutes(plan.profile, plan.image, plan.served.packages))
-    runtime.prepare(listener, plan.profile, plan.image, plan.served.packages)
-    if plan.fetched and not plan.fetched.is_dir():
-        listener.step(f"templates of TensorRT-LLM {release.RELEASE}")
-        runtime.copy_out(listener, plan.image, release.TEMPLATES, plan.fetched, release.PACKAGE)
-        listener.done("copied out of the image")
+    runtime.prepare(session.listener, plan.profile, plan)
     made = [make_artifact(session, artifact, runtime, plan) for artifact in plan.artifacts]
     return any(made)
 
@@ -80,7 +73,7 @@ def make_artifact(session: Session, artifact: Artifact, runtime: Runtime, plan: 
 def refuse_unservable(plan: Plan, runtime: Runtime, workspace: Workspace) -> None:
     """Raises LabError for a runtime that cannot serve what was planned."""
     if runtime.name != "local":
-        return
+        return require_mounted(plan, workspace)
     if plan.served.packages:
         layer(plan.served.packages, workspace, plan.profile).require()
     if plan.trtllm:
@@ -92,11 +85,25 @@ def refuse_unservable(plan: Plan, runtime: Runtime, workspace: Workspace) -> Non
             f"use --runtime compose, or --set {plan.served.image_only}",
             code="image-needed",
         )
+    return None
+
+
+def require_mounted(plan: Plan, workspace: Workspace) -> None:
+    """Raises LabError for weights that are in no folder which compose.yaml mounts."""
+    for path in (artifact.locate(workspace) for artifact in plan.artifacts):
+        if not any(path.is_relative_to(folder) for folder in (workspace.models, workspace.cache)):
+            raise LabError(
+                f"the containers cannot see {path}",
+                "they see labs/shared/models and the cache",
+                f"put it below {workspace.cache}, or use --runtime local",
+                code="path-outside-containers",
+            )
 
 
 def _make_engine(session: Session, plan: Plan, build: Build, runtime: Runtime) -> None:
     """An engine that is built in the image that serves it, and belongs to this machine's GPU."""
     listener, workspace = session.listener, session.workspace
+    assert isinstance(runtime, ComposeRuntime)  # see refuse_unservable
 
     def run(argv: Sequence[str]) -> None:
         runtime.in_image(listener, argv, plan.image, plan.gpu)
@@ -113,7 +120,7 @@ def build_engines(session: Session, lab: Lab, stack: str, options: Options, runt
     Raises LabError: it has none, or one cannot be built.
     """
     runner = session.choose(runtime, options.profile)
-    plan = make_plan(session.workspace, lab, stack, options, runner.server_path)
+    plan = make_plan(session.workspace, lab, stack, options)
     if not (built := [artifact for artifact in plan.artifacts if isinstance(artifact, Build)]):
         raise LabError(f"stack {stack} has no engine", "its models are served from their weights", code="engine-none")
     refuse_unservable(plan, runner, session.workspace)
@@ -127,7 +134,7 @@ def build_images(session: Session, lab: Lab, stack: str, options: Options) -> li
 
     Raises LabError: the stack cannot have these options, or an image cannot be built.
     """
-    plan = make_plan(session.workspace, lab, stack, options, session.runtime("compose").server_path)
+    plan = make_plan(session.workspace, lab, stack, options)
     builds = compose_project.builds(Projects(session.workspace), plan.profile, plan.image, plan.served.packages)
     for notice in plan.notices:
         session.listener.note(notice)
@@ -145,7 +152,7 @@ def render_stack(
     Raises:
         LabError: it cannot be rendered, the folder is not labctl's, or the server of a stack that is up reads it.
     """
-    plan = make_plan(session.workspace, lab, stack, options, runtime.server_path, output)
+    plan = make_plan(session.workspace, lab, stack, options, output)
     folder, own, listener = plan.request.output, session.workspace.folder(stack), session.listener
     if output and folder.is_dir() and not all((path / repository.CONFIG).is_file() for path in folder.iterdir()):
         raise LabError(
@@ -160,6 +167,7 @@ def render_stack(
     with _require_unserved(session, folder):
         models = repository.render_repository(plan.request)
         if by_hand:
+            require_mounted(plan, session.workspace)
             planned = PlannedStack(session, lab, stack, by_hand, options)
             endpoints = named_endpoints(planned.options.ports)
             assert endpoints
@@ -179,7 +187,7 @@ def _require_unserved(session: Session, folder: Path) -> Iterator[None]:
         yield
         return
     with stack_lock(session.workspace, stack, "render"):
-        if session.find(stack):
+        if Running.find(session, stack):
             raise LabError(
                 f"{stack} is up, and its server reads {folder}",
                 "its next start would serve what is rendered now, with settings that no command knows of",
@@ -195,7 +203,7 @@ def pull_weights(session: Session, what: str, options: Options, runtime: str) ->
         sources = [weights.parse_source(what)]
     else:
         lab, stack = session.catalog.stack(what)
-        plan = make_plan(session.workspace, lab, stack, options, str)
+        plan = make_plan(session.workspace, lab, stack, options)
         sources = [artifact for artifact in plan.artifacts if isinstance(artifact, weights.Source)]
     runner = session.choose(runtime, options.profile)
     runner.prepare(session.listener, options.profile)

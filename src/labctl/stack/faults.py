@@ -18,7 +18,7 @@ from labctl.clock.clock import Clock
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Record
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, RunningStack
+from labctl.stack.stack import PlannedStack, Running
 from labctl.triton import server_api
 from labctl.triton.readiness import LOG_TAIL
 from labkit import disk
@@ -99,7 +99,7 @@ def stack_files(stack: PlannedStack, names: Mapping[str, str] | None = None) -> 
         origins = repository.origins(request)
     except LabError:  # today's templates are gone, or no plan follows from them
         return str
-    served = re.compile(re.escape(stack.runtime.server_path(request.output)) + r"/(?P<place>[\w./-]+)")
+    served = re.compile(re.escape(str(request.output)) + r"/(?P<place>[\w./-]+)")
 
     def edited_path(match: re.Match[str]) -> str:
         place = match["place"]
@@ -138,14 +138,14 @@ def stuck_check(run_dir: Path, model: str = "") -> Look:
     return lambda: [sentence for sentence in stuck_sentences(run_dir) if sentence.startswith(begin)]
 
 
-def whole_log(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
+def whole_log(runtime: Runtime, stack: str, number: int | None = None) -> list[str]:
     """The log of the stack, or of that replica; [] where there is none."""
     with contextlib.suppress(LabError, OSError):
-        return list(runtime.logs(stack, number=number))
+        return list(runtime.logs(stack, part=number))
     return []
 
 
-def tail(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
+def tail(runtime: Runtime, stack: str, number: int | None = None) -> list[str]:
     """The last lines of that log: the errors, where there are any.
 
     On a machine without a GPU, Triton's lines about that are left out.
@@ -156,7 +156,7 @@ def tail(runtime: Runtime, stack: str, number: int = 0) -> list[str]:
     return (errors or every)[-LOG_TAIL:]
 
 
-def stuck_models(session: Session, stack: str, explain: Explain, number: int = 0) -> list[str]:
+def stuck_models(session: Session, stack: str, explain: Explain, number: int | None = None) -> list[str]:
     """What the stack's models, or that replica's, say of executions that do not come back."""
     return [explain(sentence) for sentence in stuck_sentences(session.workspace.folder(stack).run_dir(number))]
 
@@ -176,7 +176,7 @@ def paused_models(session: Session, record: Record) -> list[str]:
     return list(dict.fromkeys(model for clock in clocks for model in clock.paused))
 
 
-def refuse_stuck(stack: RunningStack) -> None:
+def refuse_stuck(stack: Running) -> None:
     """Raise LabError where an execution of the stack does not come back: a measurement of it would have no end."""
     for server in stack.record.servers:
         if stuck := stuck_sentences(stack.folder.run_dir(stack.record.folder(server.number))):

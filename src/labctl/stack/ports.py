@@ -24,7 +24,7 @@ CLIENTS_FROM = 32_768  # where the kernel does not say
 # Triton's words, the kernel's (Envoy, Docker), and Docker's own.
 LOST = re.compile(r"Socket '\S+' already in use|address already in use|port is already allocated", re.IGNORECASE)
 
-Running = Callable[[], Sequence[Record]]  # the stacks that run: asked for where a port is taken
+RunningRecords = Callable[[], Sequence[Record]]  # the stacks that run: asked for where a port is taken
 
 
 def named_endpoints(ports: str) -> Endpoints | None:
@@ -48,7 +48,7 @@ def chosen_endpoints(wanted: str) -> Endpoints:
     return named_endpoints(wanted) or free_endpoints(1)[0]
 
 
-def claim_endpoints(wanted: str, running: Running = tuple) -> Endpoints:
+def claim_endpoints(wanted: str, running: RunningRecords = tuple) -> Endpoints:
     """The endpoints for a new stack. Raises LabError as :func:`require_free` does."""
     endpoints = chosen_endpoints(wanted)
     named = dict(zip(NAMES, endpoints.ports, strict=True))
@@ -56,7 +56,7 @@ def claim_endpoints(wanted: str, running: Running = tuple) -> Endpoints:
     return endpoints
 
 
-def require_free(named: Mapping[str, int], running: Running, remedy: str) -> None:
+def require_free(named: Mapping[str, int], running: RunningRecords, remedy: str) -> None:
     """Raise LabError where one of these ports is taken; the error names it, and the program that listens there."""
     taken = [f"{name} port {port}{_who(port, running)}" for name, port in named.items() if not _is_free(port)]
     if taken:
@@ -115,7 +115,7 @@ def _offered() -> tuple[Iterator[int], int]:
     return itertools.cycle(random.SystemRandom().sample(numbers, len(numbers))), len(numbers)
 
 
-def _who(port: int, running: Running) -> str:
+def _who(port: int, running: RunningRecords) -> str:
     """ " (by ...)": the stack or the program that listens on a port, where that can be known."""
     for record in running():
         places = [record.endpoints, *(server.endpoints for server in record.servers)]

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from labctl.runtimes.base import Runtime
+from labctl.runtimes import balancer
 from labctl.runtimes.record import CLIENT, Record, Replica
 from labctl.stack import faults
 from labctl.stack.ports import chosen_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, RunningStack, with_servers
+from labctl.stack.stack import PlannedStack, Running, with_servers
 from labctl.triton.readiness import ServerOutside, wait_ready
 from labctl.triton.server_api import ModelState
 from labctl.workspace import Workspace
@@ -23,7 +23,7 @@ from labkit.waiting import attempts
 LOOK_S = 0.1
 SEEN_S = 30.0  # seconds; a balancer that has not found a ready server by then never will
 DRAIN_S = 120.0
-LET_GO_S = 5.0
+FORGET_S = 5.0
 SCALE = "scale"  # what `labctl scale` calls itself in the lock's note, with the number that it wants
 
 
@@ -39,7 +39,7 @@ def cut_off(streams: int) -> str:
     return f"{streams} streams are cut" if streams > 1 else "1 stream is cut"
 
 
-def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, asked: str) -> Record:
+def change_balance(session: Session, record: Record, policy: str, asked: str) -> Record:
     """Spread requests in another way: the servers stay, and their balancer is started again.
 
     ``asked``: the ports that the stack was given ("auto" or three). Under ``client`` the balancer has no gRPC port.
@@ -50,8 +50,8 @@ def spread_by(session: Session, runtime: Runtime, record: Record, policy: str, a
     if record.balance == CLIENT:
         front = replace(front, grpc=chosen_endpoints(asked).grpc)
     turned = with_servers(replace(record, balance=policy, endpoints=front), record.servers)
-    runtime.front(session.listener, turned)
-    await_balancer(runtime, turned)
+    balancer.restart_balancer(session.workspace, turned, session.listener)
+    await_balancer(session, turned)
     session.listener.done("READY")
     return turned
 
@@ -65,21 +65,19 @@ def make_room(workspace: Workspace, record: Record, servers: Sequence[Replica]) 
             atomic_write(folder.log_file(number), b"", mode=0o600)
 
 
-def missing_servers(stack: RunningStack) -> str | None:
+def missing_servers(stack: Running) -> str | None:
     """The replicas, or the balancer, that have died of a stack that was up before; None if all of them are there."""
-    if ended := stack.runtime.front_death(stack.record):
-        return ended
-    gone = missing_replicas(stack)
-    if not stack.record.balance:
-        return "it is gone" if gone else None
-    return "; ".join(f"replica {server.number} is gone" for server in gone) or None
+    state = stack.runtime.state(stack.record)
+    gone = [server.number for server in stack.record.servers if server.number not in state.alive]
+    if state.balancer_ended or not gone:
+        return state.balancer_ended
+    return "; ".join(f"replica {number} is gone" for number in gone) if stack.record.balance else "it is gone"
 
 
-def missing_replicas(stack: RunningStack) -> list[Replica]:
+def missing_replicas(stack: Running) -> list[Replica]:
     """The servers that the stack should have and that no longer exist."""
-    running = stack.runtime.find(stack.name)
-    numbers = [server.number for server in running.servers] if running else []
-    return [server for server in stack.record.servers if server.number not in numbers]
+    alive = stack.runtime.state(stack.record).alive
+    return [server for server in stack.record.servers if server.number not in alive]
 
 
 def await_ready(
@@ -118,21 +116,21 @@ def _report(session: Session, where: str, text: str) -> None:
     session.listener.progress(where + text)
 
 
-def require_front(runtime: Runtime, record: Record) -> None:
+def require_living_balancer(session: Session, record: Record) -> None:
     """Raises LabError where what stands before the servers has died."""
-    if ended := runtime.front_death(record):
+    if ended := session.runtime(record.runtime).state(record).balancer_ended:
         raise LabError(f"{record.stack} has no balancer", ended, f"labctl restart {record.stack}", code="balancer-none")
 
 
-def await_balancer(runtime: Runtime, record: Record) -> None:
+def await_balancer(session: Session, record: Record) -> None:
     """Return when the balancer sends requests to every server of the record. Raises LabError where it does not."""
     for _ in attempts(SEEN_S, LOOK_S):
-        seen = runtime.balancer_view(record)
+        seen = balancer.upstreams(session.workspace, record)
         healthy = {number for number, health in seen.items() if health.healthy}
         ill = [str(server.number) for server in record.servers if server.number not in healthy]
         if not ill:
             return
-        require_front(runtime, record)
+        require_living_balancer(session, record)
     raise LabError(
         f"the balancer of {record.stack} finds no ready server at replica {', '.join(ill)}",
         "",
@@ -141,34 +139,35 @@ def await_balancer(runtime: Runtime, record: Record) -> None:
     )
 
 
-def let_go(runtime: Runtime, record: Record, numbers: Collection[int]) -> None:
+def forget_servers(workspace: Workspace, record: Record, numbers: Collection[int]) -> None:
     """The balancer forgets servers that are drained: at its end Triton waits until its connections are closed."""
-    runtime.spread(replace(record, servers=[server for server in record.servers if server.number not in numbers]))
-    for _ in attempts(LET_GO_S, LOOK_S):
-        if not runtime.balancer_view(record).keys() & numbers:
+    others = replace(record, servers=[server for server in record.servers if server.number not in numbers])
+    balancer.assign_servers(workspace, others)
+    for _ in attempts(FORGET_S, LOOK_S):
+        if not balancer.upstreams(workspace, record).keys() & numbers:
             return
 
 
-def drain(runtime: Runtime, record: Record, numbers: Collection[int], patience: float = DRAIN_S) -> int:
+def drain(session: Session, record: Record, numbers: Collection[int], patience: float = DRAIN_S) -> int:
     """Give those servers nothing new, and wait until they have answered all.
 
     Returns requests (streams; connections under l4) that were still open after ``patience`` seconds. Raises
     LabError: the balancer does not answer. If the wait does not end well (Ctrl-C too), they get requests again.
     """
-    runtime.spread(record, numbers)
+    balancer.assign_servers(session.workspace, record, numbers)
     try:
-        return _await_drained(runtime, record, numbers, patience)
+        return _await_drained(session, record, numbers, patience)
     except BaseException:
-        runtime.spread(record)
+        balancer.assign_servers(session.workspace, record)
         raise
 
 
-def _await_drained(runtime: Runtime, record: Record, numbers: Collection[int], patience: float) -> int:
+def _await_drained(session: Session, record: Record, numbers: Collection[int], patience: float) -> int:
     """Wait until nothing is open on them, for ``patience`` seconds at most. Returns how many requests still are."""
     quiet = active = 0
     for _ in attempts(patience, LOOK_S):
-        if not (seen := runtime.balancer_view(record)):
-            require_front(runtime, record)
+        if not (seen := balancer.upstreams(session.workspace, record)):
+            require_living_balancer(session, record)
         draining = [seen[number] for number in numbers if number in seen and seen[number].draining]
         active = sum(health.active for health in draining)
         quiet = quiet + 1 if len(draining) == len(numbers) and not active else 0

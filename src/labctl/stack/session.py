@@ -14,12 +14,12 @@ from typing import Self
 from labctl.catalog import Catalog, load_catalog
 from labctl.listener import Listener
 from labctl.runtimes import docker_engine
-from labctl.runtimes.base import Runtime
+from labctl.runtimes.base import Runtime, State
 from labctl.runtimes.compose import ComposeRuntime
+from labctl.runtimes.compose_project import BUILDER, REPORT, Projects
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Record
-from labctl.stack.stack import RunningStack
 from labctl.workspace import RUNTIMES, Workspace
 from labkit import disk
 from labkit.disk import atomic_write
@@ -85,7 +85,7 @@ class Session:
         silent: dict[str, LabError] = {}
         for runtime in self.runtimes:
             try:
-                names |= {record.stack for record in runtime.running()}
+                names |= runtime.stacks() - {BUILDER, REPORT}
             except LabError as error:
                 silent[runtime.name] = error
                 names |= self.possible()
@@ -109,35 +109,28 @@ class Session:
         runtime.check(profile)
         return runtime
 
-    def say_how_long(self, slow: Sequence[int]) -> None:
-        """Say how long it takes to make the images."""
-        if slow:
-            count = f"{len(slow)} images are" if len(slow) > 1 else "1 image is"
-            self.listener.note(f"{count} made first: about {sum(slow)} minutes, once")
-
-    def find(self, stack: str, unrecorded: bool = False) -> RunningStack | None:
-        """A stack that runs now; None where there is none.
+    def state(self, stack: str) -> tuple[Runtime, State] | None:
+        """What there is of a stack that was brought up, or is up by hand, and on which runtime; None where it is not.
 
         The engine is asked only for a stack whose files say that it has containers.
 
-        Args:
-            unrecorded: the engine is asked as well where no file says anything of the stack.
-
         Raises Unknown: it may run in containers, and the engine does not answer.
         """
+        found, kept = None, self.remembered(stack)
         local, compose = self.runtimes
-        if record := local.find(stack):
-            return RunningStack.of(self, None, local, self._as_set(record))
-        files = self.container_files(stack)
-        if not files and (not unrecorded or self.remembered(stack)):
-            return None
-        try:
-            record = compose.find(stack)
-        except LabError as silence:
-            if files:
+        if kept and kept.runtime == LocalRuntime.name:
+            found = local, local.state(kept)
+            if found[1].alive:
+                return found
+        files, rendered = self.container_files(stack), not kept or kept.runtime == LocalRuntime.name
+        if files and (record := Projects(self.workspace).record(stack) if rendered else kept):
+            try:
+                state = compose.state(record)
+            except LabError as silence:
                 raise Unknown.of(stack, silence, files) from silence
-            return None
-        return RunningStack.of(self, None, compose, self._as_set(record)) if record else None
+            if state.alive or not rendered:
+                return compose, state
+        return found
 
     def container_files(self, stack: str) -> list[Path]:
         """The files that say that a stack may run in containers: it was brought up there, or rendered by hand."""
@@ -152,55 +145,19 @@ class Session:
     def may_run(self, stack: str) -> bool:
         """Whether a stack runs. True as well if its runtime cannot be asked."""
         try:
-            return self.find(stack) is not None
+            found = self.state(stack)
         except Unknown:
             return True
-
-    def require_up(self, stack: str) -> RunningStack:
-        """A stack that runs now. Raises LabError: it is not up; Unknown: its runtime cannot be asked."""
-        if running := self.find(stack):
-            return running
-        raise LabError(
-            f"{stack} is not up",
-            "",
-            f"labctl {'exercise check' if stack == EXERCISE else f'up {stack}'}",
-            code="stack-not-up",
-        )
-
-    def _as_set(self, record: Record) -> Record:
-        """The record with what the state file knows: settings loaded since the start, dead replicas, the balancer now.
-
-        On the local runtime the state file is the record. A container carries the record of its own start.
-        """
-        kept = self.remembered(record.stack)
-        if kept is None:
-            return record
-        if record.runtime == LocalRuntime.name:
-            return replace(kept, server=record.server)
-        if bool(kept.balance) != bool(record.balance):
-            return record
-        if kept.balance != record.balance and not set(kept.servers) & set(record.servers):
-            return record  # the file is about earlier servers of that name
-        if not record.balance and kept.endpoints != record.endpoints:
-            return record
-        servers = {server.number: server for server in (*kept.servers, *record.servers)} if record.balance else {}
-        return replace(
-            record,
-            settings=kept.settings,
-            effective=kept.effective,
-            tokenizer_dir=kept.tokenizer_dir,
-            balance=kept.balance,
-            endpoints=kept.endpoints,
-            servers=[servers[number] for number in sorted(servers)] or record.servers,
-        )
+        return bool(found and found[1].alive)
 
     def running(self) -> list[Record]:
-        """The records of every stack of this checkout that exists now, on the runtimes that answer."""
-        running: list[Record] = []
-        for runtime in self.runtimes:
+        """The records of every stack of this checkout that runs now, as far as that is known."""
+        records: list[Record] = []
+        for folder in self.workspace.folders():
             with contextlib.suppress(LabError):
-                running += runtime.running()
-        return running
+                if (found := self.state(folder.name)) and found[1].alive:
+                    records.append(found[1].record)
+        return records
 
     # -- the state file: only a memory of what was up, never the proof that it is ----------------------------------
 

@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from labctl import repository
+from labctl.catalog import load_lab
 from labctl.lab import Lab
 from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import CLIENT, Endpoints, Record, Replica
 from labctl.stack.ports import free_endpoints
+from labctl.stack.session import EXERCISE, Session
 from labctl.triton.server_api import ModelState
 from labctl.workspace import StackFolder
 from labkit.errors import LabError
-
-if TYPE_CHECKING:
-    from labctl.stack.session import Session
 
 # Options whose name on the command line differs from their field in Options.
 FLAGS = {"client_shm": "--allow-client-shm", "replicas": "--replicas (labctl scale)"}
@@ -32,7 +31,7 @@ class PlannedStack:
     """One stack of a lab as it is asked for, on the runtime that would serve it.
 
     It is a value: other options make another one. It does not say whether the stack is up
-    (:class:`RunningStack`), and making one makes nothing.
+    (:class:`Running`), and making one makes nothing.
 
     Attributes:
         own: the lab, if it is not the catalogue's but an exercise's or a case's, with a changed stack.
@@ -56,7 +55,7 @@ class PlannedStack:
     @cached_property
     def plan(self) -> Plan:
         """Everything that follows from the lab and the options; made once. Raises LabError."""
-        return make_plan(self.session.workspace, self.lab, self.name, self.options, self.runtime.server_path)
+        return make_plan(self.session.workspace, self.lab, self.name, self.options)
 
     def with_options(self, options: Options) -> Self:
         """The same stack with these options and a new plan: weights that came since add their vocabulary to it."""
@@ -73,7 +72,7 @@ class PlannedStack:
 
 
 @dataclass(frozen=True)
-class RunningStack(PlannedStack):
+class Running(PlannedStack):
     """A stack that is up: the runtime that has it, and its record, which travels with the server and lies on disk.
 
     Its options are the ones it was started with. Its plan follows from today's lab.py, and may differ from what is
@@ -88,9 +87,31 @@ class RunningStack(PlannedStack):
     already: bool = False
     answered: Sequence[ModelState] = ()
 
+    @property
+    def lab(self) -> Lab:
+        """The lab that it was brought up from, read alone. Raises LabError: it is not there (any more)."""
+        if self.own or self.session.given:
+            return super().lab
+        return load_lab(self.session.workspace, self.record.lab, self.name)
+
     @classmethod
     def of(cls, session: Session, lab: Lab | None, runtime: Runtime, record: Record, already: bool = False) -> Self:
         return cls(session, lab, record.stack, runtime, record.asked, record, already)
+
+    @classmethod
+    def find(cls, session: Session, name: str) -> Self | None:
+        """A stack that runs now; None where there is none. Raises Unknown as :meth:`Session.state` does."""
+        if (found := session.state(name)) and found[1].alive:
+            return cls.of(session, None, found[0], found[1].record)
+        return None
+
+    @classmethod
+    def require_up(cls, session: Session, name: str) -> Self:
+        """A stack that runs now. Raises LabError: it is not up; Unknown: its runtime cannot be asked."""
+        if running := cls.find(session, name):
+            return running
+        remedy = f"labctl {'exercise check' if name == EXERCISE else f'up {name}'}"
+        raise LabError(f"{name} is not up", "", remedy, code="stack-not-up")
 
     def in_lab(self, lab: Lab) -> Self:
         """The same, as a stack of this lab in the place of the catalogue's."""
@@ -161,7 +182,7 @@ def with_servers(record: Record, servers: Sequence[Replica]) -> Record:
     return replace(record, servers=servers, endpoints=endpoints)
 
 
-def option_differences(stack: RunningStack) -> list[str]:
+def option_differences(stack: Running) -> list[str]:
     """The options in which a running stack differs from these, one line each; [] if there are none.
 
     The runtime, the replicas and their balancer count only if a person names them. Ports and the time to wait

@@ -10,13 +10,14 @@ from typing import Any, NotRequired, TypedDict
 
 from labctl.clock.clock import Clock, Mode
 from labctl.lab import Probe
-from labctl.runtimes.base import REMOVED
+from labctl.runtimes import balancer
+from labctl.runtimes.base import Runtime, State
 from labctl.runtimes.door import door_url
 from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.session import Session, Unknown
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labctl.triton import readiness, server_api
 from labkit import disk
 from labkit.client import metrics
@@ -82,12 +83,12 @@ class _Server:
     stuck: Sequence[str] = ()
 
 
-def ready_status(stack: RunningStack) -> Status:
+def ready_status(stack: Running) -> Status:
     """Describe a stack whose models have just answered, as :func:`status` does; Triton is asked its version alone."""
     session, record = stack.session, stack.record
     rows = {state.name: _model_row(state) for state in stack.answered}
     shown = _object(record, "ready", [rows[name] for name in record.models], _effective(session, record))
-    shown["openai"] = door_url(session.workspace, record)
+    shown["openai"] = door_url(session.workspace, record) or ""
     shown["env_file"] = _by_hand(session, record)
     shown["replicas"] = [_row(server.number, server.endpoints, "ready") for server in record.servers]
     if stack.already:  # one that was just started has loaded every file as it is
@@ -95,7 +96,7 @@ def ready_status(stack: RunningStack) -> Status:
     return shown
 
 
-def _add_edited(shown: Status, running: RunningStack) -> None:
+def _add_edited(shown: Status, running: Running) -> None:
     """Say which files a person has edited, and whether the server has them."""
     with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
         shown["edited"] = edits.edit_report(running)
@@ -106,54 +107,88 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
 
     ``ask``: ask each model of an idle stack for a tiny answer; else Triton's own word is believed.
     """
-    _, action = holder(session.workspace, stack)
+    other = holder(session.workspace, stack)
+    action = other.action if other else ""
     try:
-        running = session.find(stack, unrecorded=True)
+        found = session.state(stack)
     except Unknown as error:
-        kept = session.remembered(stack) or _nothing(session, stack)
+        kept = session.remembered(stack) or _nothing(stack)
         ended = f"{error.what} ({error.why}); try: {error.remedy}"
         return _object(kept, UNDER_WAY.get(action, "unknown"), ended=ended)
-    if running is None:
+    if found is None:
+        return _unrecorded(session, stack, action)
+    runtime, state = found
+    return _running(session, runtime, state, action, ask) if state.alive else _dead(state, action)
+
+
+def _unrecorded(session: Session, stack: str, action: str) -> Status:
+    """A stack that no file says anything of: it is on its way, absent, or something was left of it."""
+    if action:
         return absent(session, stack)
-    runtime, record = running.runtime, running.record
-    front = "" if action else runtime.front_death(record)
+    for runtime in session.runtimes:
+        with contextlib.suppress(LabError):  # no engine answers, and no file says that it has containers
+            if left := runtime.leftovers(stack):
+                ended = f"{', '.join(left)}: no file says what that serves; try: labctl down {stack}"
+                return _object(_nothing(stack), "unknown", ended=ended)
+    return absent(session, stack)
+
+
+def absent(session: Session, stack: str) -> Status:
+    """The state of a stack of which nothing is there: another command may be about to bring it up."""
+    other = holder(session.workspace, stack)
+    # The stack that exercises are checked on belongs to no lab.
+    lab = next((lab.folder for lab in session.catalog.labs if stack in lab.stacks), "")
+    return _object(_nothing(stack, lab), "starting" if other and other.action == "up" else "absent")
+
+
+def _dead(state: State, action: str) -> Status:
+    """A stack that was brought up, and of which no server runs."""
+    if action in UNDER_WAY:
+        return _object(state.record, UNDER_WAY[action])
+    return _object(state.record, "removed" if state.removed else "failed", ended=state.death or "")
+
+
+def _running(session: Session, runtime: Runtime, state: State, action: str, ask: bool) -> Status:
+    """A stack of which a server runs."""
+    record = state.record
+    running = Running.of(session, None, runtime, record)
+    front = "" if action else state.balancer_ended or ""
     explain = faults.stack_explainer(running)
     probes: Mapping[str, Probe] = {}
     with contextlib.suppress(LabError):  # the stack is in no lab any more, or it was changed since
         probes = running.plan.served.probes
-    gone = replicas.missing_replicas(running) if record.balance else []
-    seen = runtime.balancer_view(record) if record.balance else {}
+    seen = balancer.upstreams(session.workspace, record) if record.balance else {}
     scaling, _, count = action.partition(" ")
     leaving = record.servers[int(count) :] if scaling == replicas.SCALE else ()
     servers = []
     for replica in record.servers:
-        if replica in gone:
-            reason = runtime.death_of(stack, replica.number) or "it ended, and nobody saw how"
-            row = _row(replica.number, replica.endpoints, "failed", reason)
-            servers.append(_Server(row, _unavailable(record, reason)))
-        else:
+        if replica.number in state.alive:
             servers.append(_server(session, record, replica, probes if ask else {}, action, explain))
             if replica in leaving:
                 servers[-1].row["state"] = "stopping"
+        else:
+            reason = state.ended.get(replica.number, "it ended, and nobody saw how")
+            row = _row(replica.number, replica.endpoints, "failed", reason)
+            servers.append(_Server(row, _unavailable(record, reason)))
     # While the stack is scaled, a server that comes or goes does not make the stack degraded.
     comes_or_goes = UNDER_WAY.values() if scaling == replicas.SCALE else ()
     settled = [server for server in servers if server.row["state"] not in comes_or_goes] or servers
-    state = UNDER_WAY.get(action) or _common_state({server.row["state"] for server in settled})
-    if front and state != "failed":
-        state = "degraded"
+    common = UNDER_WAY.get(action) or _common_state({server.row["state"] for server in settled})
+    if front and common != "failed":
+        common = "degraded"
     models = [_of_all(number, settled, bool(record.balance)) for number in range(len(record.models))]
-    shown = _object(record, state, models, _effective(session, record), ended=front)
+    shown = _object(record, common, models, _effective(session, record), ended=front)
     shown["clock"] = servers[0].clock
-    shown["openai"] = door_url(session.workspace, record)
+    shown["openai"] = door_url(session.workspace, record) or ""
     shown["env_file"] = _by_hand(session, record)
     shown["stuck"] = [sentence for server in servers for sentence in server.stuck]
     _add_edited(shown, running)
     shown["replicas"] = [server.row for server in servers]
-    for row in shown["replicas"]:
-        if health := seen.get(row["number"]):
-            row |= {"serving": health.healthy, "in_flight": health.active, "requests": health.total}
-            if health.draining and row["state"] in ("ready", "stopping"):
-                row["state"] = "draining"
+    for shown_row in shown["replicas"]:
+        if health := seen.get(shown_row["number"]):
+            shown_row |= {"serving": health.healthy, "in_flight": health.active, "requests": health.total}
+            if health.draining and shown_row["state"] in ("ready", "stopping"):
+                shown_row["state"] = "draining"
     return shown
 
 
@@ -174,12 +209,12 @@ def death_of_stack(session: Session, stack: str) -> LabError | None:
 
     Raises Unknown: its runtime cannot be asked.
     """
-    record = session.remembered(stack)
-    if record is None or session.find(stack):
+    found = session.state(stack)
+    if found is None or found[1].alive:
         return None
-    runtime = session.runtime(record.runtime)
-    how = runtime.death_of(stack) or "nobody saw how"
-    if how == REMOVED:
+    runtime, state = found
+    how = state.death or "nobody saw how"
+    if state.removed:
         remedy = f"labctl down {stack}, labctl up {stack}"
         return LabError(f"the server of {stack} is gone: {how}", "not by labctl", remedy, code="server-removed")
     remedy = f"labctl up {stack}; docs/operate/security.md says what one request can do to this Triton"
@@ -194,21 +229,8 @@ def _common_state(states: Set[str]) -> str:
     return next((state for state in ("stalled", "paused") if states == {state, "ready"}), "degraded")
 
 
-def absent(session: Session, stack: str) -> Status:
-    """The state of a stack that no runtime has: it may have died, or be on its way."""
-    _, action = holder(session.workspace, stack)
-    record = session.remembered(stack)
-    if record is None:
-        return _object(_nothing(session, stack), "starting" if action == "up" else "absent")
-    state = UNDER_WAY.get(action, "failed")
-    ended = session.runtime(record.runtime).death_of(stack) if state == "failed" else ""
-    return _object(record, "removed" if ended == REMOVED else state, ended=ended)
-
-
-def _nothing(session: Session, stack: str) -> Record:
-    """The status of a stack that labctl did not bring up."""
-    # The stack that exercises are checked on belongs to no lab.
-    lab = next((lab.folder for lab in session.catalog.labs if stack in lab.stacks), "")
+def _nothing(stack: str, lab: str = "") -> Record:
+    """The record of a stack that labctl did not bring up."""
     return Record(stack, lab, "", "", {}, (), Endpoints("", "", ""))
 
 

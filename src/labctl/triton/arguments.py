@@ -68,10 +68,10 @@ def http_header(secret: str) -> dict[str, str]:
     return {KEY: secret} if secret else {}
 
 
-def receiver(asked: str | None) -> str:
-    """The URL of the OTLP/HTTP receiver that ``--set trace=`` names; "" for none. Raises LabError: it is not one."""
+def receiver(asked: str | None) -> str | None:
+    """The URL of the OTLP/HTTP receiver that ``--set trace=`` names, if any. Raises LabError: it is not one."""
     if not asked:
-        return ""
+        return None
     try:
         parts = urlsplit(asked)
         port = USUAL_PORT if parts.port is None else parts.port

@@ -23,7 +23,7 @@ from labctl.workspace import Workspace
 def plan(tmp_path: Path, stack: str, profile: str = "gpu", **settings: Any) -> Any:
     workspace = Workspace(ROOT, tmp_path / "cache")
     lab, name = load_catalog(workspace).stack(stack)
-    return make_plan(workspace, lab, name, Options(profile, settings), str, tmp_path / "out")
+    return make_plan(workspace, lab, name, Options(profile, settings), tmp_path / "out")
 
 
 def test_templates_of_an_image_may_ask_for_more_than_the_table_knows(tmp_path: Path) -> None:

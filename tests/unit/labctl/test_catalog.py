@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from lab_errors import is_lab_error, lab_error
 from lab_programs import MINIMAL, write
 
-from labctl.catalog import Catalog, load_catalog
+from labctl.catalog import Catalog, load_catalog, load_lab
 from labctl.cli.main import cli
 from labctl.listener import Silent
 from labctl.runtimes.record import Endpoints, Record
@@ -75,6 +75,16 @@ def test_a_lab_that_was_edited_is_read_again_and_each_checkout_has_what_its_labs
         assert load_catalog(workspace).lab("09").short == short
     lab.write_text(lab.read_text().replace("short=SHORT", 'short="third one"'))
     assert load_catalog(workspace).lab("09").short == "third one"
+
+
+def test_for_a_stack_that_is_up_its_lab_is_read_and_no_other(tmp_path: Path) -> None:
+    write(tmp_path, "08-other", f"raise SystemExit\n{OTHER}")  # which nothing would survive
+    workspace = write(tmp_path)
+    assert load_lab(workspace, "09-demo", "demo-stack").short == "demo"
+    with lab_error("stack-unknown", "'another'"):
+        load_lab(workspace, "09-demo", "another")
+    with lab_error("lab-broken", "07-gone"):
+        load_lab(workspace, "07-gone", "demo-stack")
 
 
 # -- commands beside a lab that cannot be read ------------------------------------------------------------------------

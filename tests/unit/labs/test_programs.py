@@ -37,7 +37,7 @@ def test_every_stack_is_planned_with_every_choice_or_refused_as_not_served(lab: 
             choices = [{key: value} for key, setting in lab.declared.items() for value in setting.choices]
             for choice in [{}, *choices]:
                 try:
-                    plan = make_plan(WORKSPACE, lab, stack.name, Options(profile, {**engine, **choice}), str)
+                    plan = make_plan(WORKSPACE, lab, stack.name, Options(profile, {**engine, **choice}))
                 except LabError as error:
                     assert error.code in ("setting-not-served", "setting-not-on-profile", "settings-unusable")
                     continue
@@ -75,7 +75,7 @@ def test_a_program_opens_what_can_be_served_and_names_scripts_that_are_there(
     for stack, settings in run.opened:
         declared = {key: value for key, value in settings.items() if key in lab.declared}
         assert declared == settings
-        make_plan(WORKSPACE, lab, stack.name, Options(profile, settings), str).files()
+        make_plan(WORKSPACE, lab, stack.name, Options(profile, settings)).files()
     scripts = {*run.reports, *(script for script, _ in run.clients)}
     assert all((ROOT / "labs" / lab.folder / script).is_file() for script in scripts) and len(run.reports) == 1
     phases = [phase for _, phase in run.clients]

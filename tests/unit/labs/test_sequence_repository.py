@@ -21,7 +21,7 @@ def render(tmp_path: Path, profile: str = "cpu", **settings: Any) -> dict[str, A
     """The configuration of each model, by its name."""
     workspace = Workspace(ROOT, tmp_path / "cache")
     lab, name = catalog.load_catalog(workspace).stack("sequence")
-    plan = make_plan(workspace, lab, name, Options(profile, settings), str, tmp_path / "repository")
+    plan = make_plan(workspace, lab, name, Options(profile, settings), tmp_path / "repository")
     models = repository.render_repository(plan.request)
     return {
         model: text_format.Parse(

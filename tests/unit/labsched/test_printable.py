@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from labctl.cli import clock, console, learn_view, stacks
 from labctl.cli import infer as infer_module
 from labctl.cli.explain import compare_command
+from labctl.runtimes.base import State
 from labctl.runtimes.record import Endpoints, Record
 from labctl.workspace import Workspace
 from labkit.client.live import LiveView
@@ -109,8 +110,7 @@ def test_fault_49_answers_logs_and_states_are_printed_as_text(
     runtime = Space(logs=lambda *_: [EVIL])
     lab = Space(stacks={"s": Space(bench=Space(model="m"))}, short="s")
     session = Space(
-        find=lambda _: Space(runtime=runtime, record=record),
-        require_up=lambda _: Space(runtime=runtime, record=record),
+        state=lambda _: (runtime, State(record, frozenset([1]))),
         remembered=lambda _: None,
         runtime=lambda _: runtime,
         catalog=Space(stack=lambda word: (lab, "s"), labs=[lab]),
@@ -121,9 +121,11 @@ def test_fault_49_answers_logs_and_states_are_printed_as_text(
     stopped = Space(act=lambda *_: {}, until=0.0, limit=None, run_dir=Path("none"))
     for place, found in {
         "labctl.cli.options.open_session": session,
+        "labctl.stack.stack.Running.require_up": Space(runtime=runtime, record=record),
         "labctl.learn.server.resolve_stack": "s",
         "labctl.cli.infer.death_of_stack": None,
         "labctl.stack.faults.stack_explainer": str,
+        "labctl.stack.faults.stack_files": str,
         "labctl.stack.faults.watch_for_stalls": contextlib.nullcontext(),
         "labctl.triton.conversation.generate": iter([EVIL]),
         "labctl.cli.stacks.status": STATUS,

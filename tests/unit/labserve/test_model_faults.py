@@ -44,7 +44,7 @@ def line(message: str) -> str:
 def plan(tmp_path: Path) -> Plan:
     workspace = Workspace(ROOT, tmp_path)
     lab, stack = load_catalog(workspace).stack("iterative")
-    return make_plan(workspace, lab, stack, Options(), str)
+    return make_plan(workspace, lab, stack, Options())
 
 
 @pytest.fixture

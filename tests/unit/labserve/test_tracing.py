@@ -19,14 +19,14 @@ from labserve.observe.tracing import Tracer
 @pytest.mark.parametrize(
     ("asked", "url"),
     [
-        ("", ""),
+        ("", None),
         ("otlp://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
         ("otlp://collector", "http://collector:4318/v1/traces"),
         ("otlp://collector:80/own/path/", "http://collector:80/own/path"),
         ("otlp://[::1]:4318", "http://[::1]:4318/v1/traces"),
     ],
 )
-def test_a_receiver_is_a_host_and_a_port(asked: str, url: str) -> None:
+def test_a_receiver_is_a_host_and_a_port(asked: str, url: str | None) -> None:
     assert receiver(asked) == url
 
 

@@ -140,14 +140,14 @@ def test_a_plan_refuses_it_before_anything_is_made(stack: str, asked: dict[str, 
     workspace = Workspace.find(Path(__file__).parent)
     lab, name = catalog.load_catalog(workspace).stack(stack)
     with lab_error("setting-not-served") as raised:
-        make_plan(workspace, lab, name, Options(set={"engine": "vllm", **asked}), str)
+        make_plan(workspace, lab, name, Options(set={"engine": "vllm", **asked}))
     assert said in raised.value.why
 
 
 def test_without_the_packages_up_names_the_one_command(tmp_path: Path) -> None:
     workspace = Workspace(Workspace.find(Path(__file__).parent).root, tmp_path)
     lab, name = catalog.load_catalog(workspace).stack("inflight-batching")
-    plan = make_plan(workspace, lab, name, Options(set={"engine": "vllm"}), str)
+    plan = make_plan(workspace, lab, name, Options(set={"engine": "vllm"}))
     with lab_error("layer-missing"):
         refuse_unservable(plan, LocalRuntime(workspace), workspace)
 

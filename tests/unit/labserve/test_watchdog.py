@@ -166,7 +166,7 @@ def test_the_exercise_server_has_a_bound_of_its_own(note: Path, monkeypatch: pyt
     workspace = Workspace(ROOT, ROOT / ".cache")
     exercise = find_exercise(find_exercises(workspace, load_catalog(workspace)), "02a")
     for key, value in make_plan(
-        workspace, server.lab_with(exercise, workspace), server.STACK, Options(), str
+        workspace, server.lab_with(exercise, workspace), server.STACK, Options()
     ).served.env.items():
         monkeypatch.setenv(key, value)
     watchdog = Watchdog(note, "m")

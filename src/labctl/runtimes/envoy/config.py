@@ -87,8 +87,8 @@ class Balance:
     admin: str
 
 
-def envoy_configuration(balance: Balance, trace: str = "") -> dict[str, Any]:
-    """Envoy's bootstrap configuration. ``trace``: an OTLP/HTTP receiver of Envoy's spans; "" is none."""
+def envoy_configuration(balance: Balance, trace: str | None = None) -> dict[str, Any]:
+    """Envoy's bootstrap configuration. ``trace``: an OTLP/HTTP receiver of Envoy's spans."""
     pieces = _pieces()
     clusters = [_replicas(pieces, name, balance) for name in ("http", "grpc")]
     clusters.append(_cluster(pieces, "metrics", [{"pipe": {"path": balance.admin}}]))
@@ -106,7 +106,7 @@ def envoy_configuration(balance: Balance, trace: str = "") -> dict[str, Any]:
     }
 
 
-def _listeners(pieces: Mapping[str, Any], balance: Balance, trace: str) -> list[dict[str, Any]]:
+def _listeners(pieces: Mapping[str, Any], balance: Balance, trace: str | None) -> list[dict[str, Any]]:
     listeners = []
     for name in (*POLICIES[balance.policy], "metrics"):
         at = balance.listen[name]
@@ -119,7 +119,7 @@ def _listeners(pieces: Mapping[str, Any], balance: Balance, trace: str) -> list[
     return listeners
 
 
-def _manager(pieces: Mapping[str, Any], name: str, policy: str, trace: str) -> dict[str, Any]:
+def _manager(pieces: Mapping[str, Any], name: str, policy: str, trace: str | None) -> dict[str, Any]:
     """The HTTP connection manager of a listener for the service ``name``."""
     route: dict[str, Any] = {"cluster": name, "timeout": "0s"}  # a generation takes as long as it takes
     if name == "metrics":
@@ -186,7 +186,7 @@ def _pieces() -> Mapping[str, Any]:
     return pieces
 
 
-def in_container(policy: str, trace: str) -> dict[str, Any]:
+def in_container(policy: str, trace: str | None) -> dict[str, Any]:
     """Envoy's configuration in a container of a stack's own network, where ``container.py`` runs it."""
     return envoy_configuration(Balance(policy, places("0.0.0.0", INNER_PORTS), FOLDER, ADMIN), trace)
 

@@ -211,7 +211,7 @@ def test_a_stack_with_an_engine_plans_it_after_its_weights(workspace: Workspace)
         return Served(repository=["iterative"], tokenizer=weights)
 
     lab = replace(lab, serves=[replace(lab.stacks[name], serve=serve)])
-    plan = make_plan(workspace, lab, name, Options(), str)
+    plan = make_plan(workspace, lab, name, Options())
     build = engines.request("openvino", SPEC, {"precision": "int8"})
     assert [artifact.locate(workspace) for artifact in plan.artifacts] == [
         workspace.models / "tiny-gpt2",

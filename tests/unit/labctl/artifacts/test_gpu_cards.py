@@ -63,7 +63,7 @@ ROWS = [(name, settings, card, sums[at]) for name, settings, sums in NEEDED for 
 def usual(workspace: Workspace, stack: str, settings: dict[str, Any]) -> Plan:
     """The plan of a stack with the gpu profile's own engine."""
     lab, name = CATALOG.stack(stack)
-    return make_plan(workspace, lab, name, Options("gpu", settings), str)
+    return make_plan(workspace, lab, name, Options("gpu", settings))
 
 
 def rows(plan: Plan, workspace: Workspace) -> dict[str, DoctorCheck]:

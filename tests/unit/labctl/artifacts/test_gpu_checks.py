@@ -530,6 +530,6 @@ def test_what_only_nvidias_image_serves_is_refused_on_the_local_runtime(
     workspace: Workspace, stack: str, settings: dict[str, Any], remedy: str
 ) -> None:
     lab, name = load_catalog(workspace).stack(stack)
-    plan = make_plan(workspace, lab, name, Options("gpu", settings), str)
+    plan = make_plan(workspace, lab, name, Options("gpu", settings))
     with lab_error("image-needed", remedy):
         refuse_unservable(plan, LocalRuntime(workspace), workspace)

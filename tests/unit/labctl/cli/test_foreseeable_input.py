@@ -71,7 +71,7 @@ def test_replicas_of_a_template_that_is_not_utf_8_are_planned(session: Session, 
     with (tmp_path / "templates" / "iterative-gpt2" / "config.pbtxt").open("ab") as file:
         file.write(b"# caf\xe9")
     options = Options(templates=tmp_path / "templates")
-    assert not has_sequences(make_plan(session.workspace, session.catalog.lab("iterative"), "iterative", options, str))
+    assert not has_sequences(make_plan(session.workspace, session.catalog.lab("iterative"), "iterative", options))
 
 
 @pytest.mark.parametrize("origin", ["http://[::1", "null", "http://evil.example"])

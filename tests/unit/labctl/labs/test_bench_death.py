@@ -19,12 +19,13 @@ from labctl.labs import bench
 from labctl.labs.servers import as_it_runs
 from labctl.labs.workloads import Workload, measure_model, tabulate
 from labctl.options import Options
+from labctl.runtimes.base import State
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack import up
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, RunningStack, record_of
+from labctl.stack.stack import PlannedStack, Running, record_of
 from labkit.client.text_model import TextModel
 from labkit.errors import LabError
 from labkit.evidence import results, stats
@@ -40,7 +41,7 @@ def iterative(session: Session, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
     @contextmanager
     def brought_up(*_: Any) -> Iterator[Any]:
-        yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
+        yield Running.of(session, lab, LocalRuntime(session.workspace), record)
 
     monkeypatch.setattr(bench, "ephemeral_stack", brought_up)
     return lab
@@ -126,8 +127,10 @@ def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(
     runtime = LocalRuntime(session.workspace)
     given = Options(set={"max_batch_size": "2"})
     runs = record_of(PlannedStack(session, lab, stack, runtime, given), free_endpoints(1)[0])
-    there = RunningStack.of(session, lab, runtime, runs, already=True)
-    monkeypatch.setattr(LocalRuntime, "find", lambda self, name: runs)
+    there = Running.of(session, lab, runtime, runs, already=True)
+    session.workspace.folder(stack).path.mkdir(parents=True)
+    session.remember(runs)
+    monkeypatch.setattr(LocalRuntime, "state", lambda self, record: State(record, frozenset([1])))
     monkeypatch.setattr("labctl.stack.replicas.await_ready", lambda *_: None)
     asked = as_it_runs(session, stack, Options())
     assert asked.set["max_batch_size"] == 2

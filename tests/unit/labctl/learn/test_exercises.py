@@ -128,7 +128,7 @@ def test_a_config_without_parameters_of_the_lab_is_not_told_that_they_have_no_ef
     """04a's config.pbtxt has no place for them, and the learner is not asked for one."""
     exercise = find_exercise(EXERCISES, "04a")
     overlay.fill_overlay(workspace, exercise, {"config.pbtxt": exercise.folder / "solution" / "config.pbtxt"})
-    plan = make_plan(workspace, lab_with(exercise, workspace), STACK, Options(set=exercise.manifest.settings), str)
+    plan = make_plan(workspace, lab_with(exercise, workspace), STACK, Options(set=exercise.manifest.settings))
     assert repository.unused_parameters(plan.request) == []
 
 
@@ -264,13 +264,13 @@ def test_one_broken_exercise_does_not_stop_the_list_of_the_others(
 
 def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(workspace: Workspace) -> None:
     lab = lab_with(find_exercise(EXERCISES, "03a"), workspace)
-    plan = make_plan(workspace, lab, STACK, Options(set=find_exercise(EXERCISES, "03a").manifest.settings), str)
+    plan = make_plan(workspace, lab, STACK, Options(set=find_exercise(EXERCISES, "03a").manifest.settings))
     assert plan.served.models == ["llama-python", "llama-python-batched"]
     assert plan.served.replacements == []  # those of the stack are for models that are not served
     assert repository.unused_parameters(plan.request) == []  # nor is a parameter of theirs one that was edited out
     settings = {**find_exercise(EXERCISES, "03c").manifest.settings, "gpt_model_type": "V1"}
     lab = lab_with(find_exercise(EXERCISES, "03c"), workspace)
-    all_of_them = make_plan(workspace, lab, STACK, Options(set=settings), str).served
+    all_of_them = make_plan(workspace, lab, STACK, Options(set=settings)).served
     assert "ensemble" in all_of_them.models
     assert [edit.file for edit in all_of_them.replacements] == [
         "tensorrt_llm/config.pbtxt",

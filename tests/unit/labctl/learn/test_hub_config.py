@@ -13,6 +13,7 @@ from checkout import ROOT
 from exercise_cases import begin_in
 
 from labctl.learn.room import TEACHER, Room
+from labctl.learn.seat import FILES, FOLDERS
 
 CONFIG = ROOT / "deploy" / "hub" / "jupyterhub_config.py"
 IN_CONTAINER = {
@@ -58,7 +59,7 @@ def test_a_learners_container_is_closed_and_limited(room: Room, monkeypatch: pyt
     shown = {
         Path(source).relative_to("/home/t/labs").parts[0] for source in spawner.read_only_volumes if "/labs/" in source
     }
-    assert shown == {".labs", "labs", "model_repos", "src", "requirements", "pyproject.toml", "compose.yaml"}
+    assert shown == {".labs", *FOLDERS, *FILES}
     states = [source for source in spawner.read_only_volumes if ".labs" in source]
     assert states == ["/home/t/labs/.labs/hub/tokens/{raw_username}"]  # their own, and nothing else of the room
 

@@ -80,8 +80,6 @@ class Docker:
 class ImageContainer:
     """An engine's containers, and the one that it makes: it says something, and has a folder of templates."""
 
-    status, attrs = "exited", {"State": {"ExitCode": 0}}
-
     def __init__(self, said: str) -> None:
         self.said, self.calls = said, list[str]()
 
@@ -93,8 +91,8 @@ class ImageContainer:
     def start(self) -> None:
         self.calls.append("start")
 
-    def reload(self) -> None:
-        self.attrs = {"State": {"ExitCode": 0 if self.said else 1}}
+    def wait(self, timeout: float) -> dict[str, int]:
+        return {"StatusCode": 0 if self.said else 1}
 
     def logs(self, stderr: bool) -> bytes:
         return f"{self.said}\n".encode()
@@ -208,7 +206,7 @@ def test_an_image_whose_tensorrt_llm_is_not_the_tables_is_told(
     """It is asked once: when its templates are copied out of it. Tags have held another version than they said."""
     lab, name = session.catalog.stack(STACK)
     runtime = ComposeRuntime(session.workspace)
-    plan = make_plan(session.workspace, lab, name, Options("gpu", {"engine": "tensorrt-llm"}), runtime.server_path)
+    plan = make_plan(session.workspace, lab, name, Options("gpu", {"engine": "tensorrt-llm"}))
     container = ImageContainer(said)
     monkeypatch.setattr(docker_engine, "engine", lambda: SimpleNamespace(containers=container))
     monkeypatch.setattr(images, "build_missing_images", lambda *asked: None)

@@ -12,9 +12,9 @@ import pytest
 from checkout import ROOT
 from lab_errors import lab_error
 
-from labctl.artifacts.store import WEIGHTS
 from labctl.listener import Silent
 from labctl.runtimes import docker_engine, processes
+from labctl.runtimes.base import REMOVED
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_project import Projects
 from labctl.runtimes.processes import Command
@@ -82,38 +82,46 @@ def test_the_oldest_compose_is_the_same_wherever_it_is_named(file: str) -> None:
 
 
 RECORD = Record("one", "lab", "compose", "cpu", {}, ["m"], Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"))
+RUNNING = {"State": {"Status": "running"}}
+EXITED: dict[str, Any] = {
+    "status": "exited",
+    "labels": {docker_engine.SERVICE: "triton"},
+    "attrs": {"State": {"Status": "exited", "ExitCode": 137}},
+}
 PUBLISHED = {f"{inner}/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(inner + 20_000)}] for inner in (8000, 8001, 8002)}
 
 
-def container(record: Record, service: str, ports: dict[str, Any]) -> tuple[str, Any]:
-    labels = {docker_engine.RECORD: record.to_json()}
-    return service, SimpleNamespace(status="running", labels=labels, ports=ports)
+def container(service: str, ports: dict[str, Any]) -> Any:
+    return SimpleNamespace(status="running", labels={docker_engine.SERVICE: service}, ports=ports, attrs=RUNNING)
 
 
 @pytest.mark.parametrize(
-    ("containers", "endpoints"),
+    ("balance", "containers", "endpoints"),
     [
-        ([container(RECORD, "triton", PUBLISHED)], ("28000", "28001", "28002")),
-        ([container(RECORD, "triton", {"8000/tcp": None})], ("1", "2", "3")),
-        (
-            [container(replace(RECORD, balance="l7"), *rest) for rest in (("triton", {}), ("envoy", PUBLISHED))],
-            ("28000", "28001", "28002"),
-        ),
-        (
-            [container(replace(RECORD, balance="client"), *rest) for rest in (("triton", {}), ("envoy", PUBLISHED))],
-            ("28000", "2", "28002"),
-        ),
+        ("", [container("triton", PUBLISHED)], ("28000", "28001", "28002")),
+        ("", [container("triton", {"8000/tcp": None})], ("1", "2", "3")),
+        ("l7", [container("triton", {}), container("envoy", PUBLISHED)], ("28000", "28001", "28002")),
+        ("client", [container("triton", {}), container("envoy", PUBLISHED)], ("28000", "2", "28002")),
     ],
 )
-def test_a_stack_is_where_the_engine_publishes_it_whatever_its_label_says(
-    containers: list[tuple[str, Any]], endpoints: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_stack_is_where_the_engine_publishes_it_whatever_its_record_says(
+    balance: str, containers: list[Any], endpoints: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def of_service(root: str, stack: str | None, service: str) -> list[Any]:
-        return [found for name, found in containers if name == service]
+    monkeypatch.setattr(docker_engine, "containers", lambda root, stack: containers)
+    state = ComposeRuntime(Workspace(tmp_path, tmp_path)).state(replace(RECORD, balance=balance))
+    assert tuple(map(str, state.record.endpoints.ports)) == endpoints
+    assert (set(state.alive), dict(state.ended), state.balancer_ended) == ({1}, {}, None)
 
-    monkeypatch.setattr(docker_engine, "containers", of_service)
-    (found,) = ComposeRuntime(Workspace(tmp_path, tmp_path)).running()
-    assert tuple(map(str, found.endpoints.ports)) == endpoints
+
+@pytest.mark.parametrize(
+    ("containers", "ended"), [([], {1: REMOVED}), ([SimpleNamespace(**EXITED)], {1: "killed by SIGKILL"})]
+)
+def test_a_container_that_ended_says_how_and_one_that_is_gone_was_removed(
+    containers: list[Any], ended: dict[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_engine, "containers", lambda root, stack: containers)
+    state = ComposeRuntime(Workspace(tmp_path, tmp_path)).state(RECORD)
+    assert (state.alive, dict(state.ended), state.removed) == (frozenset(), ended, not containers)
 
 
 @pytest.mark.parametrize(
@@ -141,18 +149,6 @@ def test_what_a_command_says_on_stdout_is_progress_where_that_is_asked_for() -> 
     assert (code, out, lines, tail) == (0, "", ["out", "err"], ["out", "err"])
 
 
-def test_paths_are_those_of_the_mounts(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, tmp_path / "cache")
-    runtime = ComposeRuntime(workspace)
-    assert runtime.server_path(workspace.folder("s").run_dir() / "a.jsonl") == "/labs/run/a.jsonl"
-    assert runtime.server_path(WEIGHTS.folder(workspace) / "x") == "/labs/cache/weights/x"
-    assert runtime.server_path(workspace.models / "tiny") == "/labs/models/tiny"
-    assert runtime.client_path(workspace.results_dir("l") / "1") == "/labs/results/l/1"
-    assert runtime.client_path(workspace.labs / "l" / "client.py") == "/labs/checkout/labs/l/client.py"
-    with lab_error("path-outside-containers"):
-        runtime.server_path(Path("/somewhere/else"))
-
-
 @pytest.mark.parametrize(("uid", "mode", "refused"), [(0, 0o700, True), (0, 0o755, False), (1000, 0o700, False)])
 def test_a_cache_that_the_server_cannot_look_into_is_refused(
     uid: int, mode: int, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,7 +158,7 @@ def test_a_cache_that_the_server_cannot_look_into_is_refused(
     cache.chmod(mode)
     monkeypatch.setattr("os.getuid", lambda: uid)
     with lab_error("cache-unreadable-inside", cache) if refused else contextlib.nullcontext():
-        Projects(Workspace(tmp_path, cache)).require_readable_cache()
+        Projects(Workspace(tmp_path, cache)).require_usable_paths()
 
 
 def test_fault_50_the_address_of_the_engine_is_that_of_dockers_context(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,9 +37,12 @@ def test_the_server_gets_its_gpu_its_memory_its_mounts_and_its_command(tmp_path:
     assert triton["ulimits"]["stack"] == 64 * 2**20
     assert triton["ulimits"]["fsize"] == -1
     assert triton["image"].startswith("labs-server:gpu-")
-    mounts = {volume["target"]: volume.get("read_only", False) for volume in triton["volumes"]}
-    assert mounts == {"/models": True, "/labs/models": True, "/labs/cache": True, "/labs/run": False}
-    assert "--model-repository=/models" in triton["command"]
+    workspace = Workspace(tmp_path / "checkout", tmp_path / "cache")
+    folder = workspace.folder(stack)
+    seen = {workspace.models: True, workspace.cache: True, folder.repository: True, folder.run_dir(): False}
+    mounts = {(volume["source"], volume["target"]): volume.get("read_only", False) for volume in triton["volumes"]}
+    assert mounts == {(str(path), str(path)): read_only for path, read_only in seen.items()}
+    assert f"--model-repository={folder.repository}" in triton["command"]
     assert [port["target"] for port in triton["ports"]] == [8000, 8001, 8002]
     assert len({port["published"] for port in triton["ports"]}) == 3
     assert all(port["host_ip"] == "127.0.0.1" for port in triton["ports"])
@@ -54,7 +57,7 @@ def test_the_builder_is_the_server_image_with_a_cache_that_it_can_write(tmp_path
     for service in ("triton", "engine-builder"):  # the last word on a path is the one that counts
         assert found[service]["tmpfs"][-1] == "/tmp:mode=1777,exec,size=16g"
     assert builder["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 1
-    assert not next(v for v in builder["volumes"] if v["target"] == "/labs/cache").get("read_only")
+    assert not next(v for v in builder["volumes"] if v["target"] == str(tmp_path / "cache")).get("read_only")
 
 
 def test_the_chosen_gpu_is_reserved_in_the_place_of_the_first_one(tmp_path: Path) -> None:

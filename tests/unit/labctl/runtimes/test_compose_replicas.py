@@ -10,7 +10,6 @@ import psutil
 from machinery import of_its_own
 
 from labctl.options import Options
-from labctl.runtimes import compose_project
 from labctl.runtimes.envoy.container import CONFIG
 
 
@@ -36,8 +35,10 @@ def test_a_replica_is_as_the_first_but_for_its_number_and_its_ports(tmp_path: Pa
         one.pop("profiles", None)
     assert first == second
     envoy = found["envoy"]
-    assert envoy["command"][-1] == f"{compose_project.FRONT_DIR}/{CONFIG}"
-    assert [(mount["target"], mount["read_only"]) for mount in envoy["volumes"]] == [(compose_project.FRONT_DIR, True)]
+    front = tmp_path / "checkout" / ".labs" / "iterative" / "front"
+    assert envoy["command"][-1] == str(front / CONFIG)
+    mounts = [(mount["source"], mount["target"], mount["read_only"]) for mount in envoy["volumes"]]
+    assert mounts == [(str(front), str(front), True)]
 
 
 def test_replicas_share_the_machines_memory_and_all_logs_and_scratch_folders_have_an_end(tmp_path: Path) -> None:

@@ -46,9 +46,10 @@ def started(tmp_path: Path, **options: Any) -> tuple[dict[str, str], Workspace]:
 def test_the_container_speaks_to_what_stands_before_the_servers(
     tmp_path: Path, options: dict[str, Any], endpoint: str
 ) -> None:
-    words = shlex.split(started(tmp_path, **options)[0]["STACK_OPENAI_ARGS"])
+    values, workspace = started(tmp_path, **options)
+    words = shlex.split(values["STACK_OPENAI_ARGS"])
     assert words[words.index("--endpoint") + 1] == endpoint
-    assert words[words.index("--tokenizer") + 1].startswith("/labs/")
+    assert words[words.index("--tokenizer") + 1] == str(workspace.models / "tiny-gpt2")
 
 
 @needs("docker compose")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from lab_errors import lab_error
 
+from labctl.runtimes.balancer import envoy_binary
 from labctl.runtimes.envoy import config
 from labctl.runtimes.envoy.config import POLICIES, Balance, places
-from labctl.runtimes.local_server import envoy_binary
 
 LISTEN = places("127.0.0.1", {"http": 11, "grpc": 12, "metrics": 13})
 BALANCE = Balance("l7", LISTEN, Path("/front"), "/tmp/admin")

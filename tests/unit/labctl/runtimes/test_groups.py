@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkout import ROOT
@@ -18,6 +19,7 @@ from waiting import eventually
 from labctl.runtimes import groups
 from labctl.runtimes.groups import ProcessGroup
 from labctl.runtimes.local import LocalRuntime
+from labctl.runtimes.record import Endpoints, Record
 from labctl.workspace import StackFolder, Workspace
 
 STUB = "sleep 600 & sleep 600"  # a server with a stub in its group
@@ -51,11 +53,36 @@ def only(folder: StackFolder) -> ProcessGroup:
 def test_a_part_is_found_with_all_its_processes_and_ended_whole(folder: StackFolder) -> None:
     process = start(folder)
     group = only(folder)
-    assert (group.part, group.number, group.leader.pid) == ("server", 0, process.pid)
+    assert (group.part, group.number, group.leader.pid) == ("server", None, process.pid)
     members = eventually(lambda: len(found := group.members()) == 4 and found)
     assert members[0].pid == process.pid
     groups.end(folder, [group])
     assert group.members() == groups.groups(folder) == []
+
+
+@pytest.mark.parametrize("outlive", [True, False])
+def test_a_part_that_no_note_names_never_begins(
+    folder: StackFolder, outlive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the command is killed between the two."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def note_process(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*words, **options))
+        return started[-1]
+
+    monkeypatch.setattr("labkit.disk.atomic_write", interrupted)
+    monkeypatch.setattr(subprocess, "Popen", note_process)
+    begun = folder.path / "begun"
+    with pytest.raises(KeyboardInterrupt):
+        groups.spawn(folder, "server", ["touch", str(begun)], os.environ, folder.log_file(), folder.path, outlive)
+    (process,) = started
+    assert process.wait(60) and not begun.exists()
 
 
 def test_stubs_whose_server_was_killed_with_its_shell_are_found_in_their_group(folder: StackFolder) -> None:
@@ -90,10 +117,11 @@ def test_a_triton_that_was_told_to_end_by_a_dead_engine_ended_for_that_reason(
     folder = runtime.workspace.folder("one")
     folder.path.mkdir(parents=True)
     folder.ended_file().write_text(f"{ended}\n")
-    assert runtime.death_of("one") == ("exit status 0" if not ended else how), "without a log"
+    record = Record("one", "lab", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"))
+    assert runtime.state(record).death == ("exit status 0" if not ended else how), "without a log"
     said = "the engine is dead (CUDA error: an illegal memory access): this server ends; labctl restart begins it anew"
     folder.log_file().write_text(f"E1129 pb_stub.cc:1 {said}\nI1129 server.cc:1 Shutting down\n")
-    assert runtime.death_of("one") == how
+    assert runtime.state(record).death == how
 
 
 def test_sigterm_is_the_servers_and_its_end_is_kept(folder: StackFolder) -> None:
@@ -107,7 +135,7 @@ def test_sigterm_is_the_servers_and_its_end_is_kept(folder: StackFolder) -> None
 @pytest.mark.parametrize("text", ["", "x", "[]"])
 def test_a_server_of_which_no_shell_tells_ended_nobody_knows_how(folder: StackFolder, text: str) -> None:
     folder.ended_file().write_text(text)
-    assert groups.how_it_ended(folder.ended_file()) == ""
+    assert groups.how_it_ended(folder.ended_file()) is None
 
 
 # In the place of setpriv, below a parent of that name: asks the kernel for the signal when the parent has ended.

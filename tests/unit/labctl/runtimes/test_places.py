@@ -16,7 +16,8 @@ from machinery import of_its_own
 
 from labctl.cli.main import cli
 from labctl.listener import Silent
-from labctl.runtimes import images, wheel
+from labctl.runtimes import images
+from labctl.runtimes.base import require_plain_path
 from labctl.runtimes.local import LocalRuntime
 from labctl.workspace import Workspace
 
@@ -67,7 +68,7 @@ def test_fault_46_a_cache_in_such_a_place_is_refused_too(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["labs-2.0_x", "a+b,c@d%e=f~g"])
 def test_fault_46_a_plain_path_is_taken(tmp_path: Path, name: str) -> None:
-    wheel.require_plain_path(tmp_path / name)
+    require_plain_path(tmp_path / name)
     script = f"printf %s '{name}' | LC_ALL=C tr -d 'A-Za-z0-9_./+,@%=~-'"
     assert script.rpartition("tr -d ")[2] in (ROOT / "scripts" / "setup.sh").read_text()
     assert subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout == ""

@@ -11,8 +11,9 @@ import psutil
 import pytest
 from waiting import eventually
 
-from labctl.runtimes.base import LINGER_S, UNLOADED, Unloaded, unloaded_check, wait_until_stopped
+from labctl.runtimes.base import LINGER_S, UNLOADED, Unloaded, wait_until_stopped
 from labctl.runtimes.groups import is_alive
+from labctl.runtimes.local import unloaded_check
 
 
 @pytest.fixture

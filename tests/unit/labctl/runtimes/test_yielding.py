@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from labctl.runtimes.local_server import NICE, let_others_first
+from labctl.runtimes.balancer import NICE, lower_priority
 
 THREADED = "import threading; threading.Thread(target=input).start(); print(flush=True); input()"
 
@@ -29,7 +29,7 @@ def server() -> Iterator[int]:
 
 def test_every_thread_of_it_and_its_session_are_nice(server: int) -> None:
     ours = os.getpriority(os.PRIO_PROCESS, 0)
-    let_others_first(server)
+    lower_priority(server)
     threads = [int(one.name) for one in Path(f"/proc/{server}/task").iterdir()]
     assert [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads] == [min(ours + NICE, 19)] * 2
     session = Path(f"/proc/{server}/autogroup")
@@ -49,7 +49,7 @@ def test_the_session_is_asked_again_where_the_kernel_wants_to_be_asked_later(
         return write(path, text, encoding)
 
     monkeypatch.setattr(Path, "write_text", busy_once)
-    let_others_first(server)
+    lower_priority(server)
     assert not answers
     session = Path(f"/proc/{server}/autogroup")
     assert not session.exists() or session.read_text().split()[-1] == str(NICE)
@@ -59,4 +59,4 @@ def test_a_process_that_has_ended_is_no_fault() -> None:
     with subprocess.Popen([sys.executable, "-c", ""], start_new_session=True) as process:
         pass
     eventually(lambda: not Path(f"/proc/{process.pid}").exists())
-    let_others_first(process.pid)
+    lower_priority(process.pid)

@@ -16,6 +16,8 @@ from labctl.cli import options
 from labctl.cli.edit import scale_command
 from labctl.listener import Listener, Silent
 from labctl.replicas.scale import Scaler, autoscale, parse_bounds
+from labctl.runtimes import balancer
+from labctl.runtimes.base import State
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record, Replica
@@ -59,27 +61,23 @@ class TwoReplicas:
     name = "local"
 
     def __init__(self, record: Record) -> None:
-        self.record: Record | None = record
-        self._looks = 0
+        self.alive, self._record, self._looks = True, record, 0
 
-    def find(self, stack: str) -> Record | None:
-        return self.record
+    def state(self, record: Record) -> State:
+        return State(self._record, frozenset((1, 2) if self.alive else ()))
 
-    def front_death(self, record: Record) -> str:
-        return ""
-
-    def spread(self, record: Record, draining: Collection[int] = ()) -> None:
+    def assign(self, workspace: Workspace, record: Record, draining: Collection[int] = ()) -> None:
         self._draining = draining or [1]
         self._there = [one.number for one in record.servers]
 
-    def balancer_view(self, record: Record) -> dict[int, UpstreamHealth]:
+    def upstreams(self, workspace: Workspace, record: Record) -> dict[int, UpstreamHealth]:
         self._looks += 1
         return {
             n: UpstreamHealth(n, draining=n in self._draining, active=int(self._looks <= LOOKS)) for n in self._there
         }
 
-    def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
-        self.record = None
+    def stop(self, listener: Listener, stack: str, force: bool = False, number: int | None = None) -> None:
+        self.alive = False
 
 
 class Heard(Silent):
@@ -99,9 +97,11 @@ def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Sessio
     with serve(FakeTriton()) as where:
         there = Endpoints(where, "127.0.0.1:1", where)
         servers = [Replica(1, there), Replica(2, there)]
-        runtime = TwoReplicas(
-            Record("iterative", "02", "local", "cpu", {}, ["m"], there, balance="l7", servers=servers)
-        )
+        record = Record("iterative", "02", "local", "cpu", {}, ["m"], there, balance="l7", servers=servers)
+        session.remember(record)
+        runtime = TwoReplicas(record)
+        monkeypatch.setattr(balancer, "assign_servers", runtime.assign)
+        monkeypatch.setattr(balancer, "upstreams", runtime.upstreams)
         monkeypatch.setattr(Session, "runtime", lambda self, name: runtime)
         yield session, runtime
 
@@ -122,7 +122,7 @@ def test_the_loop_goes_on_after_another_command_has_held_the_stack(up: tuple[Ses
 def test_the_loop_goes_on_while_a_restart_takes_the_stack_down_and_up(up: tuple[Session, TwoReplicas]) -> None:
     session, runtime = up
     with ExitStack() as held:
-        record, looks = runtime.find(""), 0
+        looks = 0
 
         def pause(seconds: float) -> None:
             nonlocal looks
@@ -130,10 +130,10 @@ def test_the_loop_goes_on_while_a_restart_takes_the_stack_down_and_up(up: tuple[
             if looks == 1:  # at first nobody holds it: the restart has just let go of it after its down
                 held.enter_context(stack_lock(session.workspace, "iterative", "up"))
             elif looks == 3:
-                runtime.record = record
+                runtime.alive = True
                 held.close()
 
-        runtime.record = None
+        runtime.alive = False
         lines = autoscale(session, session.catalog.stack("iterative")[0], "iterative", Scaler(1, 1), pause)
         assert next(lines) == "2 -> 1: nothing waits for 2"
         assert looks == 3

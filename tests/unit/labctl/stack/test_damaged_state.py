@@ -100,15 +100,15 @@ def test_fault_44_a_fifo_in_place_of_a_file_that_status_reads_hangs_nothing(here
         os.mkfifo(folder / name)
     assert status(here, STACK)["state"] == "absent"
     assert listener.notes
-    assert holder(here.workspace, STACK) == (0, "")
+    assert holder(here.workspace, STACK) is None
 
 
 @pytest.mark.parametrize("text", ["null", '"x"', "[]", '{"who": 1}', '{"pid": [], "started": {}, "action": 5}'])
 def test_the_note_of_a_lock_and_of_a_death_may_hold_anything(here: Session, text: str) -> None:
     for name in ("lock", "ended"):
         (here.workspace.folder(STACK).path / name).write_text(text)
-    assert holder(here.workspace, STACK) == (0, "")
-    assert LocalRuntime(here.workspace).death_of(STACK) == ""
+    assert holder(here.workspace, STACK) is None
+    assert LocalRuntime(here.workspace).state(RECORD).death is None
 
 
 def test_fault_44_a_stack_whose_state_file_is_null_can_be_taken_down(

@@ -22,7 +22,7 @@ from labctl.runtimes.local import LocalRuntime
 from labctl.stack import edits, faults, shipped
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, RunningStack, record_of
+from labctl.stack.stack import PlannedStack, Running, record_of
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -89,14 +89,14 @@ def test_no_shipped_template_leaves_a_parameter_unused() -> None:
     workspace = Workspace(ROOT, ROOT / ".cache")
     for lab in load_catalog(workspace).labs:
         for stack in lab.stacks:
-            assert repository.unused_parameters(make_plan(workspace, lab, stack, Options(), str).request) == [], stack
+            assert repository.unused_parameters(make_plan(workspace, lab, stack, Options()).request) == [], stack
 
 
 def test_a_reload_names_the_parameters_that_no_template_uses_any_more(tmp_path: Path) -> None:
     listener = Noting()
     session = Session.open(listener)
     lab, stack = session.catalog.stack("iterative")
-    plan = make_plan(session.workspace, lab, stack, Options(), str, tmp_path / "served")
+    plan = make_plan(session.workspace, lab, stack, Options(), tmp_path / "served")
     shutil.copytree(plan.request.sources[0], tmp_path / "templates")
     config = tmp_path / "templates" / "iterative-gpt2" / "config.pbtxt"
     config.write_text(config.read_text().replace("${max_candidate_sequences}", "64"))
@@ -114,7 +114,7 @@ def test_what_is_rendered_only_to_be_compared_goes_with_the_comparison(
 ) -> None:
     workspace = Workspace(ROOT, tmp_path)
     lab, stack = load_catalog(workspace).stack("iterative")
-    plan = make_plan(workspace, lab, stack, Options(), str, tmp_path / "repository")
+    plan = make_plan(workspace, lab, stack, Options(), tmp_path / "repository")
 
     def render(request: repository.RenderRequest) -> Any:
         assert request.output.parent.is_dir()
@@ -136,7 +136,7 @@ def test_what_is_rendered_only_to_be_compared_goes_with_the_comparison(
 def test_tritons_words_name_the_file_that_a_person_edits(tmp_path: Path, name: str, place: str, file: str) -> None:
     workspace = Workspace(ROOT, tmp_path)
     lab, stack = load_catalog(workspace).stack(name)
-    plan = make_plan(workspace, lab, stack, Options(), str)
+    plan = make_plan(workspace, lab, stack, Options())
     there: Any = SimpleNamespace(plan=plan, runtime=LocalRuntime(workspace))
     said = f"NameError: name 'x'\n\nAt:\n  {plan.request.output}/{place}(42): execute\n"
     text = faults.stack_files(there)(said)
@@ -158,7 +158,7 @@ def test_a_reload_that_fails_says_which_version_serves(
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
     record = record_of(PlannedStack(session, lab, stack, runtime, Options()), free_endpoints(1)[0])
-    there = RunningStack.of(session, lab, runtime, record)
+    there = Running.of(session, lab, runtime, record)
     repository.render_repository(there.plan.request)
     served = there.plan.request.output / "simple-gpt2" / "config.pbtxt"
     served.write_text(f"{served.read_text()}# as it was loaded\n")

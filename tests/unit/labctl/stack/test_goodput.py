@@ -195,7 +195,7 @@ def test_a_number_is_waiting_requests_and_a_share_is_goodput() -> None:
 def test_the_limits_of_any_stack_reach_its_servers_in_one_form() -> None:
     workspace = Workspace.find(ROOT)
     lab, name = load_catalog(workspace).stack("scaled")
-    plan = make_plan(workspace, lab, name, Options(set={"slo": "tpot<60, ttft<500ms"}), str)
+    plan = make_plan(workspace, lab, name, Options(set={"slo": "tpot<60, ttft<500ms"}))
     assert plan.server_env["LABS_SLO"] == "ttft<500ms,tpot<60ms"
 
 

@@ -21,13 +21,16 @@ from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.replicas import restart
 from labctl.replicas import scale as scaling
+from labctl.runtimes import balancer
+from labctl.runtimes.base import Part, State
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import down_all, take_down
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labctl.triton import readiness, server_api
 from labctl.triton.server_api import Unreachable
+from labctl.workspace import Workspace
 from labkit.errors import LabError
 
 INTERRUPTS = [KeyboardInterrupt, Terminated]
@@ -48,33 +51,27 @@ class Runtime:
         if kind in self._during:
             raise self._during.pop(kind)
 
-    def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
+    def stop(self, listener: Listener, stack: str, force: bool = False, number: int | None = None) -> None:
         self._do("stop", force, number)
 
-    def spread(self, record: Record, draining: Collection[int] = ()) -> None:
-        self._do("spread", [one.number for one in record.servers], list(draining))
+    def assign(self, workspace: Workspace, record: Record, draining: Collection[int] = ()) -> None:
+        self._do("assign", [one.number for one in record.servers], list(draining))
 
     def start(self, listener: Listener, plan: Plan, record: Record, only: Collection[int] = ()) -> None:
         self._do("start", list(only))
 
-    def find(self, stack: str) -> Record | None:
-        return self.record
+    def state(self, record: Record) -> State:
+        return State(record, frozenset(server.number for server in record.servers))
 
-    def balancer_view(self, record: Record) -> dict[int, Any]:
+    def upstreams(self, workspace: Workspace, record: Record) -> dict[int, Any]:
         self._do("seen")
         return {}
-
-    def front_death(self, record: Record) -> str:
-        return ""
 
     def leftovers(self, stack: str) -> list[str]:
         return []
 
-    def logs(self, stack: str, follow: bool = False, number: int = 0) -> Iterator[str]:
+    def logs(self, stack: str, follow: bool = False, part: Part | None = None) -> Iterator[str]:
         return iter(())
-
-    def server_path(self, path: Path) -> str:
-        return str(path)
 
 
 RECORD = Record("s", "l", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"))
@@ -91,7 +88,7 @@ def test_a_graceful_tear_down_that_is_interrupted_goes_on_forcefully_to_its_end(
     session.remember(RECORD)
     with pytest.raises(interrupt):
         take_down(session, runtime, "s")
-    assert runtime.told == [("stop", False, 0), ("stop", True, 0)]
+    assert runtime.told == [("stop", False, None), ("stop", True, None)]
     assert not session.workspace.folder("s").state_file.exists()
 
 
@@ -115,7 +112,7 @@ def test_a_server_that_is_stuck_is_killed_and_one_that_computes_is_not(
         monkeypatch.setattr(faults, "stuck_sentences", lambda folder, stuck=stuck: stuck)
         runtime: Any = Runtime()
         take_down(session, runtime, "s")
-        assert runtime.told == [("stop", force, 0)]
+        assert runtime.told == [("stop", force, None)]
 
 
 def test_the_secret_of_a_stack_goes_with_it(session: Session) -> None:
@@ -139,7 +136,7 @@ class Holding(Runtime):
     def leftovers(self, stack: str) -> list[str]:
         return [f"something of {one}" for one in self.left if one == stack]
 
-    def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
+    def stop(self, listener: Listener, stack: str, force: bool = False, number: int | None = None) -> None:
         self.left.discard(stack)
 
 
@@ -157,7 +154,7 @@ def test_a_tear_down_that_fails_is_not_begun_again(session: Session) -> None:
     runtime: Any = Runtime(stop=LabError("no engine", code="docker-missing"))
     with lab_error("docker-missing"):
         take_down(session, runtime, "s")
-    assert runtime.told == [("stop", False, 0)]
+    assert runtime.told == [("stop", False, None)]
 
 
 @pytest.fixture
@@ -187,7 +184,7 @@ def test_a_forceful_tear_down_is_not_interrupted_and_the_signal_is_not_lost(
     session.remember(RECORD)
     with pytest.raises(raised):
         take_down(session, runtime, "s", force=True)
-    assert runtime.told == [("stop", True, 0), "looked for what is left"]
+    assert runtime.told == [("stop", True, None), "looked for what is left"]
     assert not session.workspace.folder("s").state_file.exists()
 
 
@@ -209,7 +206,7 @@ class Edited:
 
     def __init__(self, session: Session, templates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         lab, name = session.catalog.stack(STACK)
-        plan = make_plan(session.workspace, lab, name, Options(), str)
+        plan = make_plan(session.workspace, lab, name, Options())
         shutil.copytree(plan.request.sources[0], templates)
         self.plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, sources=[templates]))
         repository.render_repository(self.plan.request)
@@ -217,7 +214,7 @@ class Edited:
         model.write_text(model.read_text() + "# edited\n")
         self.served = plan.request.output / MODEL
         runtime: Any = Runtime()
-        self._stack = RunningStack.of(session, lab, runtime, replicated(session, plan, 2))
+        self._stack = Running.of(session, lab, runtime, replicated(session, plan, 2))
         vars(self._stack)["plan"] = self.plan
         monkeypatch.setattr(server_api, "load_model", self._load)
         monkeypatch.setattr(readiness, "probe", lambda *arguments: None)
@@ -312,14 +309,17 @@ Told = tuple[list[Any], Record | None, Record]
 def interrupted(session: Session, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Told]:
     """``interrupted(act, at, interrupt)``: what a runtime was told; three replicas as known then, and before."""
     lab, name = session.catalog.stack(STACK)
-    before = replicated(session, make_plan(session.workspace, lab, name, Options(), str), 3)
+    before = replicated(session, make_plan(session.workspace, lab, name, Options()), 3)
     session.remember(before)
     monkeypatch.setattr(replicas, "_await_drained", lambda *arguments: 0)
     monkeypatch.setattr(replicas, "await_ready", lambda *arguments: None)
 
     def run(act: Callable[..., object], at: str, interrupt: type[BaseException]) -> Told:
         runtime: Any = Runtime(before, **{at: interrupt()})
-        monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, runtime.record))
+        monkeypatch.setattr(Session, "runtime", lambda self, name: runtime)
+        monkeypatch.setattr(balancer, "assign_servers", runtime.assign)
+        monkeypatch.setattr(balancer, "upstreams", runtime.upstreams)
+        monkeypatch.setattr(Running, "find", lambda session, stack: Running.of(session, None, runtime, runtime.record))
         with pytest.raises(interrupt):
             act(session, lab, STACK)
         return runtime.told, session.remembered(STACK), before
@@ -335,7 +335,7 @@ def test_fewer_replicas_that_are_interrupted_once_drained_are_fewer_all_the_same
     told, kept, _ = interrupted(partial(scaling.scale, count=1), moment, interrupt)
     assert kept and [one.number for one in kept.servers] == [1]
     assert told[-2:] == [("stop", True, 2), ("stop", True, 3)]
-    assert [one for one in told if one[0] == "spread"][-1] == ("spread", [1], [])
+    assert [one for one in told if one[0] == "assign"][-1] == ("assign", [1], [])
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
@@ -344,7 +344,7 @@ def test_fault_47_more_replicas_that_are_interrupted_are_gone_and_the_balancer_i
 ) -> None:
     told, kept, before = interrupted(partial(scaling.scale, count=4), "start", interrupt)
     assert kept == before
-    assert told[-2:] == [("stop", True, 4), ("spread", [1, 2, 3], [])]
+    assert told[-2:] == [("stop", True, 4), ("assign", [1, 2, 3], [])]
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
@@ -353,5 +353,5 @@ def test_fault_47_a_rolling_restart_that_is_interrupted_leaves_every_replica_to_
     interrupted: Callable[..., Told], interrupt: type[BaseException], moment: str
 ) -> None:
     told, kept, before = interrupted(partial(restart.rolling, patience=1.0), moment, interrupt)
-    assert told[-1] == ("spread", [1, 2, 3], [])
+    assert told[-1] == ("assign", [1, 2, 3], [])
     assert kept == before

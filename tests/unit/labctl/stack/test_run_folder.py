@@ -49,7 +49,7 @@ def run_dir(session: Session) -> Path:
 class Stopping:
     """A runtime on which a stack stops at once."""
 
-    def stop(self, listener: Listener, stack: str, force: bool = False, number: int = 0) -> None:
+    def stop(self, listener: Listener, stack: str, force: bool = False, number: int | None = None) -> None:
         pass
 
     def leftovers(self, stack: str) -> list[str]:

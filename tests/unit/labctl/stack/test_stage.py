@@ -22,7 +22,7 @@ from labctl.replicas import restart, stagehand
 from labctl.replicas.stagehand import Stagehand
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labctl.workspace import Workspace
 from labkit.client import context
 from labkit.errors import LabError
@@ -43,13 +43,7 @@ class Stood:
     def find(self, stack: str) -> tuple[Any, Record]:
         return self, self.record
 
-    def client_endpoints(self, record: Record) -> Endpoints:
-        return record.endpoints
-
-    def front_death(self, record: Record) -> str:
-        return ""
-
-    def stop(self, listener: Any, stack: str, force: bool = False, number: int = 0) -> None:
+    def stop(self, listener: Any, stack: str, force: bool = False, number: int | None = None) -> None:
         self.done.append(("stop", (stack, force, number)))
         left = [server for server in self.record.servers if server.number != number]
         self.record = replace(self.record, servers=left)
@@ -58,7 +52,7 @@ class Stood:
 @pytest.fixture
 def stood(monkeypatch: pytest.MonkeyPatch) -> Stood:
     stood = Stood()
-    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, *stood.find(stack)))
+    monkeypatch.setattr(Running, "find", lambda session, stack: Running.of(session, None, *stood.find(stack)))
     return stood
 
 
@@ -70,7 +64,7 @@ def begin(stood: Stood, tmp_path: Path) -> Iterator[Callable[..., Stagehand]]:
     with ThreadPoolExecutor(2) as hands:
 
         def begin() -> Stagehand:
-            up = RunningStack.of(session, lab, stood, RECORD)  # type: ignore[arg-type]
+            up = Running.of(session, lab, stood, RECORD)  # type: ignore[arg-type]
             return Stagehand(hands, up, "nothing-lost", tmp_path)
 
         yield begin
@@ -113,14 +107,14 @@ def test_whoever_asks_for_nonsense_is_answered_too(begin: Callable[..., Stagehan
 def test_an_act_is_answered_too_where_its_stack_cannot_be_looked_up_afterwards(
     begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = iter([RunningStack.of(None, None, stood, RECORD)])  # type: ignore[arg-type]
+    looks = iter([Running.of(None, None, stood, RECORD)])  # type: ignore[arg-type]
 
-    def find(session: Session, stack: str) -> RunningStack:
+    def find(session: Session, stack: str) -> Running:
         if up := next(looks, None):
             return up
         raise LabError("the engine is silent", code="docker-silent")
 
-    monkeypatch.setattr(Session, "find", find)
+    monkeypatch.setattr(Running, "find", find)
     with begin(), lab_error("docker-silent"):
         context.request_act(tmp_path, "nothing-lost", "kill", replica=2).done()
 

@@ -11,13 +11,16 @@ from typing import Any, ClassVar
 import pytest
 from fake_triton import FakeTriton, serve
 
+from labctl import repository
 from labctl.clock.clock import Clock
+from labctl.runtimes import balancer
+from labctl.runtimes.base import Part, State
 from labctl.runtimes.envoy.admin import UpstreamHealth
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import status as told
 from labctl.stack.session import Session
-from labctl.stack.stack import RunningStack
+from labctl.stack.stack import Running
 from labctl.triton import server_api
 
 MODELS = ["simple-gpt2", "iterative-gpt2"]
@@ -35,19 +38,10 @@ class FakeRuntime:
     def __init__(self, record: Record) -> None:
         self._record = record
 
-    def find(self, stack: str) -> Record:
-        return self._record
+    def state(self, record: Record) -> State:
+        return State(self._record, frozenset(server.number for server in self._record.servers))
 
-    def front_death(self, record: Record) -> str:
-        return ""
-
-    def balancer_view(self, record: Record) -> dict[int, UpstreamHealth]:
-        return {}
-
-    def server_path(self, path: Path) -> str:
-        return str(path)
-
-    def logs(self, stack: str, follow: bool = False, number: int = 0) -> list[str]:
+    def logs(self, stack: str, follow: bool = False, part: Part | None = None) -> list[str]:
         return self.log
 
 
@@ -70,6 +64,8 @@ def record(fake: FakeTriton, session: Session) -> Iterator[Record]:
 
 @pytest.fixture
 def status(session: Session, record: Record, monkeypatch: pytest.MonkeyPatch) -> Any:
+    session.workspace.folder("iterative").path.mkdir(parents=True, exist_ok=True)
+    session.remember(record)
     monkeypatch.setattr(Session, "runtime", lambda self, name: FakeRuntime(record))
     return lambda: told.status(session, "iterative")
 
@@ -83,7 +79,8 @@ def test_up_says_of_a_stack_that_it_has_seen_ready_what_status_says_of_it(
 ) -> None:
     runtime: Any = FakeRuntime(record)
     answered = tuple(server_api.model_states(record.endpoints.http))
-    seen = replace(RunningStack.of(session, None, runtime, record), answered=answered)
+    seen = replace(Running.of(session, None, runtime, record), answered=answered)
+    repository.render_repository(seen.plan.request)
     asked = status()
     assert asked.pop("clock") == {}
     assert told.ready_status(seen) == asked
@@ -147,12 +144,16 @@ def test_a_replica_that_comes_or_goes_while_somebody_scales_does_not_make_the_ot
     session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = [Replica(1, record.endpoints), Replica(2, Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))]
-    runtime = FakeRuntime(replace(record, balance="l7", servers=servers))
+    balanced = replace(record, balance="l7", servers=servers)
+    session.workspace.folder("iterative").path.mkdir(parents=True, exist_ok=True)
+    session.remember(balanced)
+    runtime = FakeRuntime(balanced)
+    monkeypatch.setattr(balancer, "upstreams", lambda workspace, record: {})
     monkeypatch.setattr(Session, "runtime", lambda self, name: runtime)
     assert told.status(session, "iterative")["state"] == "degraded"
     for wanted, draining, state in ((2, False, "starting"), (1, True, "draining"), (1, False, "stopping")):
         view = {2: UpstreamHealth(2, draining=True)} if draining else {}
-        monkeypatch.setattr(FakeRuntime, "balancer_view", lambda *_, view=view: view)
+        monkeypatch.setattr(balancer, "upstreams", lambda *_, view=view: view)
         with stack_lock(session.workspace, "iterative", f"scale {wanted}"):
             shown = told.status(session, "iterative")
         assert (shown["state"], [one["state"] for one in shown["replicas"]]) == ("ready", ["ready", state])

@@ -17,13 +17,15 @@ from labctl.listener import Listener
 from labctl.options import OF_PLAN, Options
 from labctl.plan import Plan
 from labctl.replicas import restart as restarting
+from labctl.runtimes import balancer, images
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack import faults, replicas
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, RunningStack, record_of
+from labctl.stack.stack import PlannedStack, Running, record_of
 from labctl.stack.up import up
+from labctl.workspace import Workspace
 
 STACK = "inflight-batching"
 ENDPOINTS = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
@@ -46,7 +48,7 @@ def running(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stack is up, with the usual options."""
     runtime = ComposeRuntime(session.workspace)
     record = record_under(session, USUAL)
-    monkeypatch.setattr(Session, "find", lambda self, stack: RunningStack.of(self, None, runtime, record))
+    monkeypatch.setattr(Running, "find", lambda session, stack: Running.of(session, None, runtime, record))
     monkeypatch.setattr(Session, "running", lambda self: [record])
     monkeypatch.setattr(replicas, "wait_ready", lambda *arguments, **more: None)
 
@@ -107,12 +109,12 @@ def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: py
     record = Record.from_json(record_under(session, ASKED, name).to_json())
     asked = []
 
-    def up_again(session: Session, lab: Lab, stack: str, options: Options) -> RunningStack:
+    def up_again(session: Session, lab: Lab, stack: str, options: Options) -> Running:
         asked.append(options)
-        return RunningStack.of(session, lab, runtime, record)
+        return Running.of(session, lab, runtime, record)
 
-    found = RunningStack.of(session, None, runtime, record) if alive else None
-    monkeypatch.setattr(Session, "find", lambda self, stack: found)
+    found = Running.of(session, None, runtime, record) if alive else None
+    monkeypatch.setattr(Running, "find", lambda session, stack: found)
     monkeypatch.setattr(Session, "remembered", lambda self, stack: record)
     monkeypatch.setattr(restarting, "heal", lambda *arguments: False)
     monkeypatch.setattr(restarting, "down", lambda *arguments: None)
@@ -136,32 +138,27 @@ def test_a_restart_and_a_new_replica_wait_as_long_as_up_did(
     assert Record.from_json(record.to_json()).asked.patience == given.patience == seconds
 
 
-class Drained:
-    """A runtime whose balancer is told who drains; looking at it is interrupted."""
+def test_a_replica_whose_draining_is_interrupted_gets_requests_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Sequence[int]] = []
 
-    def __init__(self) -> None:
-        self.draining: Sequence[int] = ()
-
-    def spread(self, record: Record, draining: Sequence[int] = ()) -> None:
-        self.draining = draining
-
-    def balancer_view(self, record: Record) -> None:
-        assert self.draining == [2]
+    def looked_at(workspace: Workspace, record: Record) -> None:
+        assert told == [[2]]
         raise KeyboardInterrupt
 
-
-def test_a_replica_whose_draining_is_interrupted_gets_requests_again(session: Session) -> None:
-    runtime: Any = Drained()
+    monkeypatch.setattr(balancer, "assign_servers", lambda workspace, record, draining=(): told.append(draining))
+    monkeypatch.setattr(balancer, "upstreams", looked_at)
     record = Record("s", "l", "local", "cpu", {}, ["m"], ENDPOINTS, balance="l7")
     with pytest.raises(KeyboardInterrupt):
-        replicas.drain(runtime, record, [2])
-    assert runtime.draining == ()
+        replicas.drain(session, record, [2])
+    assert told[-1] == ()
 
 
 class Log:
     """A runtime of which only the log is asked."""
 
-    def logs(self, stack: str, number: int = 0) -> Iterator[str]:
+    def logs(self, stack: str, part: int | None = None) -> Iterator[str]:
         yield "E1122 Failed to initialize NVML: driver not loaded"
         yield 'E1122 server.cc:241] "CudaDriverHelper has not been initialized."'
         yield "E1122 the real reason"
@@ -176,9 +173,13 @@ def test_what_is_said_of_a_gpu_is_not_shown_where_there_is_none(
     assert len(faults.tail(Log(), "s")) == 3  # type: ignore[arg-type]
 
 
-def test_images_that_are_made_first_are_told_with_their_time(session: Session) -> None:
+def test_images_that_are_made_first_are_told_with_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     listener = Noting()
-    own = replace(session, listener=listener)
-    own.say_how_long([])
-    own.say_how_long([4, 4])
+    known = {"made"}
+    monkeypatch.setattr(images, "exists", lambda image: image in known)
+    monkeypatch.setattr(images, "_build", lambda listener, name, build: known.add(name))
+    build: Any = None
+    images.build_missing_images(listener, {"made": build}, "")
+    assert listener.notes == []
+    images.build_missing_images(listener, {"made": build, "one": build, "two": build}, "")
     assert listener.notes == ["2 images are made first: about 8 minutes, once"]
