@@ -99,6 +99,7 @@ class _Server:
     """The model's loop around vLLM's scheduler, and Triton's part of it left out."""
 
     def __init__(self, size: int) -> None:
+        from benchmarks.counting_vllm import make_counted_vllm
         from labserve.driver import DriverThread
         from labserve.guard import Guard
         from labserve.inflight.engine_driver import engine_recorder
@@ -106,7 +107,6 @@ class _Server:
         from labserve.inflight.setup import AnySetup
         from labserve.inflight.tokens import TokenAnswers
         from labserve.model_shape import ModelShape
-        from labserve.vllm.counting import make_counted_vllm
         from labserve.vllm.settings import VllmSettings
         from labserve.vllm.setup import VllmSetup
 

@@ -251,6 +251,12 @@ class Explanation:
             return ""
         settings = self.recordings[0].settings
         use = prefix_use(self.requests, settings)
+        if use is None and not settings.reuse:
+            tokens = sum(request.arrival.prompt for request in self.requests)
+            return (
+                f"Prefix caching is off for {_count(tokens, 'prompt token')}, and what they share is not recorded: "
+                "enable_prefix_caching=true costs next to nothing and shows it."
+            )
         if use is None:
             return "Prefix cache: not recorded (the recording has no hashes of prompts)."
         text = f"{use.cached / use.tokens:.0%} of {_count(use.tokens, 'prompt token')} came from the prefix cache"

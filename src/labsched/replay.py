@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +19,7 @@ from labsched.scheduler import Scheduler
 from labsched.step import Step
 
 STANDSTILL = 1000  # steps without a batch, after which no request will ever join
+ALIKE, FEW_ALIKE, MANY_ALIKE = 0.02, 3, 0.25  # relative difference of times; how many are many, and which share of all
 WHERE = "labctl predict --help lists what can be set"
 StepSeconds = Callable[[Step], float]
 PACE = ("pace", "pace_shape", "pace_table", "pace_slower")  # allowed for any recording: they do not change decisions
@@ -145,6 +147,7 @@ class Replay:
         self.live: dict[str, tuple[Request, Arrival]] = {}
         self._next = self._submitted = self._empty = 0
         self._emptied = self._left_at = 0.0  # when all earlier requests had ended: here, and as recorded
+        self._stopped = set[str]() if self.seconds is None else stopped_by_tokens(self.arrivals)
         self._late = 0.0  # how much later than recorded this load began
 
     @property
@@ -235,7 +238,7 @@ class Replay:
     def _submit(self, arrival: Arrival) -> None:
         """Hand a request that has come to the scheduler. Raises LabError: the scheduler refuses it."""
         self._submitted += 1
-        made = arrival.limit if arrival.cancelled else arrival.made
+        made = arrival.limit if self._is_patient(arrival) else arrival.made
         if self._tokens:
             ids = self._tokens.of(arrival, arrival.prompt + made)
             prompt, output = ids[: arrival.prompt], ids[arrival.prompt :]
@@ -267,14 +270,18 @@ class Replay:
     def _leave(self) -> None:
         """Cancel what was cancelled in the recording by now."""
         for name, (request, arrival) in list(self.live.items()):
-            if arrival.cancelled and self._has_left(arrival):
+            if self._is_patient(arrival) and self._has_left(arrival):
                 self.scheduler.cancel(request)
                 self._end(name)
+
+    def _is_patient(self, arrival: Arrival) -> bool:
+        """Whether it was cancelled, and not for what its answer said."""
+        return arrival.cancelled and arrival.name not in self._stopped
 
     def _has_left(self, arrival: Arrival) -> bool:
         if self.seconds is None:
             return arrival.left <= self.steps
-        return arrival.left_at + self._late <= self.now
+        return self.arrived[arrival.name] + arrival.left_at - arrival.at <= self.now
 
     def _end(self, name: str) -> None:
         if self.live.pop(name, None) and not self.live:
@@ -307,6 +314,24 @@ class Replay:
                 )
             self._end(request.name)
         return bool(step.batch)
+
+
+def stopped_by_tokens(arrivals: Sequence[Arrival]) -> set[str]:
+    """The cancelled requests that ended because of what their answers said, as far as their times show it.
+
+    vLLM's front end cancels a request at a stop string, and also when its client leaves. Clients leave after the same
+    time: a request is one of theirs if it has no token, or if many were cancelled after about as long.
+    """
+    left = [arrival for arrival in arrivals if arrival.cancelled]
+    stays = sorted(arrival.left_at - arrival.at for arrival in left)
+    many = max(FEW_ALIKE, MANY_ALIKE * len(left))
+    found = set()
+    for arrival in left:
+        stay = arrival.left_at - arrival.at
+        alike = bisect_right(stays, stay * (1 + ALIKE)) - bisect_left(stays, stay / (1 + ALIKE))
+        if arrival.made and (alike < many or len(left) < many):
+            found.add(arrival.name)
+    return found
 
 
 class Tokens:

@@ -35,7 +35,7 @@ class VllmScheduler:
 
     Args:
         engine: a `vllm.LLMEngine` whose scheduler is `watched`.
-        static: whether a gate lets requests in a batch at a time (labserve/vllm/gate.py).
+        static: whether a gate lets requests in a batch at a time (labsched/vllm/gate.py).
 
     `ahead`: whether a step may be decided while another is in flight, where vLLM schedules asynchronously.
     """

@@ -13,11 +13,11 @@ from labsched.features import Features, InForce
 from labsched.kv_budget import KVBudget
 from labsched.own import FILE, class_beside
 from labsched.policy import BATCHING
+from labsched.vllm.gate import Gate
 from labserve.inflight.logprobs import LogProbs
 from labserve.model_shape import ModelShape
 from labserve.processor import threads_of
 from labserve.vllm.engine import VllmScheduler
-from labserve.vllm.gate import Gate
 from labserve.vllm.grammars import backend_config
 from labserve.vllm.settings import COMPILED, VllmSettings, Word
 from labserve.vllm.watched import watched_scheduler

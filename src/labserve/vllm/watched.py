@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from labsched.plan import Because
 from labsched.vllm.decision import Decision, StepsInFlight, decision
-from labserve.vllm.gate import Gate
+from labsched.vllm.gate import Gate
 
 
 class BlockIds(list[int]):
@@ -43,8 +42,6 @@ def watched_scheduler(kind: Any, gate: Gate | None = None) -> Any:
         decides.
         """
 
-        waiting: Any  # vLLM's `RequestQueue`
-
         def __init__(self, *args: Any, **named: Any) -> None:
             super().__init__(*args, **named)
             self.in_flight = StepsInFlight()
@@ -57,29 +54,14 @@ def watched_scheduler(kind: Any, gate: Gate | None = None) -> Any:
 
         def schedule(self, *args: Any, **named: Any) -> Any:
             began = time.monotonic()
-            output = super().schedule(*args, **named) if gate is None else self._through(gate, *args, **named)
+            schedule = partial(super().schedule, *args, **named)
+            output = gate.through(self, schedule) if gate else schedule()
             decided = decision(self, output, began)
             self.tables = decided.tables = block_tables(self, output, self.tables)
-            if gate and decided.waiting and gate.closed(self.requests[decided.waiting[0]]):
-                full = len(self.running) >= self.max_num_running_reqs
-                decided.because = Because("no slot" if full else "batch closed")
+            if gate and decided.waiting and (because := gate.because(self, decided.waiting[0])):
+                decided.because = because
             self.in_flight.add(output, decided)
             return output
-
-        def _through(self, gate: Gate, *args: Any, **named: Any) -> Any:
-            """Let vLLM decide about the requests that the gate admits, and about no others."""
-            queue = self.waiting
-            admitted = gate.admit([*queue], self.requests)
-            queue.remove_requests(admitted)
-            self.waiting = type(queue)()
-            for request in admitted:
-                self.waiting.add_request(request)
-            try:
-                return super().schedule(*args, **named)
-            finally:
-                for request in reversed([*self.waiting]):  # found no memory, or were preempted
-                    queue.prepend_request(request)
-                self.waiting = queue
 
         def get_grammar_bitmask(self, output: Any, *args: Any, **named: Any) -> Any:
             began = time.monotonic()

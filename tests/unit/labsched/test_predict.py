@@ -26,7 +26,6 @@ from step_schema import LINES, RequestLine
 from waiting import eventually
 
 from labctl.cli.predict import plan_command, predict_command
-from labctl.recordings import vllm
 from labkit.errors import LabError
 from labsched import answer, figures, fitting, recording, replay, steptime
 from labsched.costs import StepCounts
@@ -38,6 +37,7 @@ from labsched.recording import Recording
 from labsched.slo import Slo
 from labsched.step import Step
 from labsched.vllm.arguments import labs_names
+from labsched.vllm.counted import change_vllm_settings
 from labserve.inflight import setup
 
 LLM = next(case for case in CASES if case.path == "llm/tensorrt_llm")
@@ -210,7 +210,7 @@ VLLM = replace(SETTINGS, words={**SETTINGS.words, "engine": "vllm"})
 def test_what_vllm_refuses_cannot_be_predicted_of_a_recording_of_it() -> None:
     asked = {"max_num_seqs": "100", "max_num_batched_tokens": "64"}
     with lab_error("settings-unpredictable", "max_num_tokens: 64"):
-        vllm.change_vllm_settings(VLLM, labs_names(VLLM, asked))
+        change_vllm_settings(VLLM, labs_names(VLLM, asked))
 
 
 def test_a_recording_of_vllm_is_not_replayed_by_our_scheduler(made_up: Recording) -> None:
@@ -424,7 +424,7 @@ def test_more_slots_never_meet_fewer_limits_and_the_plan_names_the_smallest(made
     def share(slots: int) -> float:
         return predictor.good_share(4.0, 1, {"max_num_sequences": str(slots)})[0]
 
-    assert share(int(slots)) >= answer.ENOUGH and (slots == 1 or share(int(slots) // 2) < answer.ENOUGH)
+    assert share(int(slots)) >= answer.ENOUGH and (slots == 1 or share(int(slots) - 1) < answer.ENOUGH)
     assert predictor.good_share(knee)[0] >= answer.ENOUGH
 
 
@@ -456,8 +456,8 @@ def test_a_sweep_has_a_column_for_each_value_and_a_line_for_each_without_an_answ
 def test_plan_names_a_setting_a_number_of_replicas_and_the_knee(made_up: Recording, tmp_path: Path) -> None:
     path = written(tmp_path, made_up)
     done = CliRunner().invoke(plan_command, [str(path), "--slo", "ttft<500ms", "--rate", "4", "--json"])
-    found = json.loads(done.output)
-    assert found["replicas"] == 1 and found["max_num_sequences"] in (1, 2, 4) and found["knee_per_s"] > 4
+    found = json.loads(done.stdout)
+    assert found["replicas"] == 1 and 1 <= found["max_num_sequences"] <= 4 and found["knee_per_s"] > 4
 
 
 @pytest.mark.parametrize(

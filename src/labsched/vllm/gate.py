@@ -1,7 +1,9 @@
 """Static batching (`gpt_model_type=V1`) for an engine that has none: a gate before the engine's own scheduler."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
+
+from labsched.plan import Because
 
 
 class Gate:
@@ -36,3 +38,24 @@ class Gate:
     def closed(self, request: Any) -> bool:
         """Whether the batch is closed to a waiting request."""
         return request.request_id not in self._batch
+
+    def through(self, scheduler: Any, schedule: Callable[[], Any]) -> Any:
+        """Let vLLM's scheduler decide, by ``schedule``, about the requests that the gate admits and about no others."""
+        queue = scheduler.waiting
+        admitted = self.admit([*queue], scheduler.requests)
+        queue.remove_requests(admitted)
+        scheduler.waiting = type(queue)()
+        for request in admitted:
+            scheduler.waiting.add_request(request)
+        try:
+            return schedule()
+        finally:
+            for request in reversed([*scheduler.waiting]):  # found no memory, or were preempted
+                queue.prepend_request(request)
+            scheduler.waiting = queue
+
+    def because(self, scheduler: Any, first: str) -> Because | None:
+        """Why the first waiting request is not admitted, by its id, if it is not in the batch; else None."""
+        if not self.closed(scheduler.requests[first]):
+            return None
+        return Because("no slot" if len(scheduler.running) >= scheduler.max_num_running_reqs else "batch closed")
