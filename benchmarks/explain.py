@@ -179,7 +179,9 @@ class _Judged:
         before = self._p99({}, metric, members)
         every = {_words(arguments): arguments for arguments in self._choices(told)}
         truths = {words: self._p99(arguments, metric, members) for words, arguments in every.items()}
-        best = sorted(truths, key=lambda words: truths[words])
+        taken = {key for other, one in told.advice.items() if other != metric for key in one.change}
+        free = [words for words in truths if not taken & {*_labs(settings, every[words])}]
+        best = sorted(free, key=lambda words: truths[words])
         found = {"before": before, "best": {words: truths[words] for words in best[:3]}, "named": None, "true": None}
         if named.change:
             arguments = _arguments(settings, named.change)
@@ -187,9 +189,7 @@ class _Judged:
             second = truths[best[min(1, len(best) - 1)]] if best else true
             right = true <= max(second, AS_GOOD * truths[best[0]] if best else true) * 1.001 and true < before
             return {**found, "named": _words(arguments), "true": true, "right": right, "worse": true > WORSE * before}
-        taken = {key for other in told.advice.values() for key in other.change}
-        free = [words for words in best if not taken & {*_labs(settings, every[words])}]
-        missed = bool(free) and truths[free[0]] < WORTH * before
+        missed = bool(best) and truths[best[0]] < WORTH * before
         return {**found, "right": not missed, "worse": False}
 
     def _choices(self, told: Any) -> Iterator[Arguments]:
@@ -246,10 +246,12 @@ def _times(runs: Sequence[Run], metric: str) -> dict[tuple[int, str], float]:
 
 def _arguments(settings: Any, change: Mapping[str, str]) -> dict[str, Any]:
     """A change as arguments of `vllm.EngineArgs`."""
-    from labsched.vllm.arguments import their_names
+    from labsched.vllm.arguments import labs_names, their_names
 
     known = {"true": True, "false": False}
     found: dict[str, Any] = {}
+    if "kv_cache_dtype" in change:  # what matters of it here is how many blocks there are
+        change = labs_names(settings, change)
     for name, value in their_names(settings, change).items():
         word = value.lower()
         found[name] = known[word] if word in known else int(word) if word.isdigit() else _number(word)

@@ -188,10 +188,9 @@ class Diagnosis:
         """What is advised for each metric: never one value of a setting for this and another for that.
 
         Of the settings that are about as good as the best for the group that the first sentence is about, the one that
-        costs the other metric of all requests least.
+        is worst for no other p99.
         """
         advice: dict[str, Advice] = {}
-        every = findings.everybody(self.told.requests)
         for metric, (found, *_) in self.found.items():
             settings, group = self.told.recordings[0].settings, found.group
             tried = [one for one in self.tried if settings.vllm or one.change in found.changes]
@@ -202,9 +201,9 @@ class Diagnosis:
             def after(one: Advice, metric: str = metric, group: RequestGroup = group) -> float:
                 return (one.p99(metric, group) or (0.0, math.inf))[1]
 
-            def price(one: Advice, metric: str = metric) -> float:
-                others = (one.p99(other, every) for other in self.found if other != metric)
-                return max((later / earlier for earlier, later in filter(None, others) if earlier), default=1.0)
+            def price(one: Advice) -> float:
+                others = (one.p99(metric, group) for _, metric, group in self._shown)
+                return max(later / earlier for earlier, later in filter(None, others) if earlier)
 
             if helping:
                 best = min(map(after, helping))
@@ -329,9 +328,8 @@ class Diagnosis:
         for title, metric, group in self._shown:
             other = advice.p99(metric, group)
             if other and (metric, group.title) != (found.metric, found.group.title):
-                price.append(f"{title} {_ms(other[1])} instead of {_ms(other[0])}")
-        cost = f" Its price, also p99: {'; '.join(price)}." if price else ""
-        return f"{text} With {named} {predicted} instead of {_ms(before)}.{cost}"
+                price.append(f"that of {title} {_ms(other[1])} instead of {_ms(other[0])}")
+        return f"{text} With {named} {'; '.join([f'{predicted} instead of {_ms(before)}', *price])}."
 
     @cached_property
     def _shown(self) -> Sequence[tuple[str, str, RequestGroup]]:

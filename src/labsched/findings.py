@@ -40,6 +40,7 @@ MATTERS = 1 / 3  # of the time, from which on another part comes before the requ
 APART, FEW_TOKENS = 4, 16  # times as long are long prompts; fewer tokens are no difference
 DIFFER = 2  # times the p99 of another class
 LENGTH = "prompt length"  # in which classes differ
+AS_LONG = 0.5  # of the p99 of all requests: that of a class is as bad
 MOST_CLASSES, MOST_VICTIMS = 8, 2  # with more, a sentence helps nobody
 RequestKey = tuple[str | None, str]  # a request of a server: its engine and its name
 
@@ -244,8 +245,8 @@ def find(
 def findings(requests: Sequence[ExplainedRequest], settings: SchedulerSettings, metric: str) -> list[Finding]:
     """The finding about all requests, and those about classes that wait for another class; the weightiest first.
 
-    A class that waits comes before a p99 which is its requests' own work, where nothing is in the way, and before that
-    of the class which is in the way. [] if no request has this metric.
+    A class that waits comes before a p99 which is its requests' own work, where nothing is in the way, and before one
+    that is hardly longer than its own. [] if no request has this metric.
     """
     every = everybody(requests)
     if not every.of(metric):
@@ -261,13 +262,8 @@ def findings(requests: Sequence[ExplainedRequest], settings: SchedulerSettings, 
     del victims[MOST_VICTIMS:]
     if any(found.group is whole.alone for found in victims):
         return victims  # the p99 of all is theirs
-    return [*victims, whole] if whole.part in OWN_WORK or _is_of_others(whole, victims) else [whole, *victims]
-
-
-def _is_of_others(whole: Finding, victims: Sequence[Finding]) -> bool:
-    """Whether a p99 of all requests is mostly that of the class behind which the others wait."""
-    behind = {id(request) for found in victims[:1] if found.behind for request in found.behind.requests}
-    return 2 * sum(id(request) in behind for request in whole.tail) > len(whole.tail)
+    waits = victims and AS_LONG * whole.p99 <= victims[0].p99
+    return [*victims, whole] if waits or whole.part in OWN_WORK else [whole, *victims]
 
 
 def _alone(whole: Finding, kinds: Sequence[Sequence[RequestGroup]]) -> RequestGroup | None:

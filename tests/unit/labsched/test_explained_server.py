@@ -449,6 +449,36 @@ def test_an_urgent_request_behind_others_is_a_priority_inversion_that_the_schedu
     assert "behind 60 of priority 9" in said_of_it
 
 
+def test_what_is_advised_is_best_for_those_who_wait_and_says_what_it_does_to_the_others(tmp_path: Path) -> None:
+    """Urgent requests behind batch jobs on eight slots; the sentence is theirs, and so is the setting."""
+    bulk = [request(f"b{n}", 1e-3 * n, 300, 80, priority=9) for n in range(60)]
+    urgent = [request(f"u{n}", 0.2 + 0.05 * n, 50, 10, priority=1) for n in range(20)]
+    load = sorted([*bulk, *urgent], key=lambda one: one.at)
+    written_by_vllm(tmp_path, recorded(load, vllm_settings(slots=8), linear))
+    told = explain_result(tmp_path, predicts=predicts)
+    first = told.found["TTFT"][0]
+    assert first.is_victim and first.group.title == "1", "the p99 of all is hardly longer than theirs"
+    policy = vllm_settings(slots=8)
+    sorted_by = recorded(load, replace(policy, words={**policy.words, "scheduling": "priority"}), linear)
+    (one,) = (one for one in told.tried if one.change == {"scheduling": "priority"})
+    assert told.advice["TTFT"].change == one.change
+    assert first.behind
+    for group, whose in ((first.group, urgent), (first.behind, bulk)):
+        _, after = one.p99("TTFT", group) or (0.0, 0.0)
+        assert after == pytest.approx(nearest_p99(sorted_by, whose), rel=0.05)
+    said = " ".join(told.sentences())
+    assert "scheduling_policy=priority" in said and "that of TTFT of priority 9" in said
+
+
+def test_a_byte_for_a_number_is_tried_where_requests_wait_for_memory_and_numbers_have_two(tmp_path: Path) -> None:
+    def tried(blocks: int, dtype: str) -> bool:
+        settings = vllm_settings(slots=64, blocks=blocks, kv_cache_dtype=dtype)
+        found = causes.explain_requests(recorded(chats(40, 0.01, 300, 60), settings, linear))
+        return {"kv_cache_dtype": "fp8"} in findings.candidates(settings, found)
+
+    assert tried(60, "auto") and not tried(60, "fp8") and not tried(4000, "auto")
+
+
 def test_requests_that_are_alike_are_one_class() -> None:
     found = causes.explain_requests(recorded(chats(50, 0.02, 60, 20), vllm_settings(), linear))
     assert findings.classes(found) == [] and findings.differing(found, vllm_settings(), "TTFT") == []
