@@ -136,16 +136,16 @@ def _documents_and_chat() -> Situation:
 
 
 def _preemption() -> Situation:
-    load = chats(random.Random(8), 70, 3.0, prompt=500, output=(600, 1000))
-    return Situation("preemption warnings in the log", [load], MEMORY, {"num_gpu_blocks_override": 1101})
+    load = chats(random.Random(8), 50, 4.0, prompt=500, output=(400, 700))
+    return Situation("preemption warnings in the log", [load], MEMORY, {"num_gpu_blocks_override": 801})
 
 
 def _kv_nearly_full() -> Situation:
     chance = random.Random(9)
     load = poisson(
-        chance, 110, 1e6, lambda: fresh_prompt(chance, chance.randint(150, 450)), lambda: chance.randint(200, 1500)
+        chance, 80, 1e6, lambda: fresh_prompt(chance, chance.randint(150, 450)), lambda: chance.randint(150, 900)
     )
-    return Situation("44594", [load], MEMORY, {"num_gpu_blocks_override": 1501, "max_num_seqs": 64}, in_flight=48)
+    return Situation("44594", [load], MEMORY, {"num_gpu_blocks_override": 1001, "max_num_seqs": 64}, in_flight=40)
 
 
 def _slots_not_memory() -> Situation:

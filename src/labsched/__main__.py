@@ -28,8 +28,9 @@ from labsched.slo import Slo
 from labsched.vllm.arguments import labs_names
 from labsched.vllm.counted import change_vllm_settings, replay_vllm
 
-Answer = Callable[[argparse.Namespace], tuple[object, "Told"]]  # its JSON document, and what it says
+Document = Callable[[], object]  # for JSON
 Told = Callable[[], Iterator[str]]  # the paragraphs of an answer
+Answer = Callable[[argparse.Namespace], tuple[Document, Told]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         document, told = asked.answer(asked)
         if asked.json:
-            print(json.dumps(document, indent=2))
+            print(json.dumps(document(), indent=2))
         else:
             print("\n\n".join(map(printable, told())))
     except LabError as error:
@@ -75,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _explain(asked: argparse.Namespace) -> tuple[object, Told]:
+def _explain(asked: argparse.Namespace) -> tuple[Document, Told]:
     told = explain_result(
         asked.result,
         asked.phase,
@@ -85,10 +86,10 @@ def _explain(asked: argparse.Namespace) -> tuple[object, Told]:
         predicts=_predictor if importlib.util.find_spec("vllm") else None,
         tell=_tell,
     )
-    return told.to_json(), partial(told.paragraphs, markdown)
+    return told.to_json, partial(told.paragraphs, markdown)
 
 
-def _predict(asked: argparse.Namespace) -> tuple[object, Told]:
+def _predict(asked: argparse.Namespace) -> tuple[Document, Told]:
     predictor = _predictor(_read(asked), asked.in_flight)
     wanted = {}
     for text in asked.set:
@@ -100,10 +101,10 @@ def _predict(asked: argparse.Namespace) -> tuple[object, Told]:
         yield markdown(*prediction_table(document))
         yield from (f"{remark[0].upper()}{remark[1:]}." for remark in prediction_remarks(document))
 
-    return document, told
+    return lambda: document, told
 
 
-def _plan(asked: argparse.Namespace) -> tuple[object, Told]:
+def _plan(asked: argparse.Namespace) -> tuple[Document, Told]:
     predictor = _predictor(_read(asked), slo=Slo.parse(asked.slo))
     document = plan_document(predictor, asked.rate, asked.slo)
 
@@ -111,7 +112,7 @@ def _plan(asked: argparse.Namespace) -> tuple[object, Told]:
         yield from plan_lines(predictor, document)
         yield from (f"{remark[0].upper()}{remark[1:]}." for remark in plan_remarks(predictor, document))
 
-    return document, told
+    return lambda: document, told
 
 
 def _read(asked: argparse.Namespace) -> Recording:

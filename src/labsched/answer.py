@@ -12,7 +12,7 @@ from labsched.errors import LabError
 from labsched.figures import Times, figures, request_times
 from labsched.own import FILE, scheduler_beside
 from labsched.recording import Arrival, Recording, SchedulerSettings
-from labsched.replay import ReplayResult, change_settings, replay
+from labsched.replay import ReplayResult, change_settings, ended_by_text, replay
 from labsched.scheduler import Scheduler
 from labsched.slo import Slo
 from labsched.step import Step
@@ -109,9 +109,8 @@ class Predictor:
             speeds, held_up = Speeds(model, rows), Speeds(model, rows, held_up=True)
         settings = self.changed(recording.settings, assignments)
         likeliest = self._replay(recording, settings, speeds=speeds)
-        fastest = self._replay(recording, settings, model.fastest, -DEVIATIONS, held_up)
-        slowest = self._replay(recording, settings, model.slowest, DEVIATIONS, held_up)
-        predicted, *edges = (figures(done.rows, done.arrived, self.slo) for done in (likeliest, fastest, slowest))
+        edges_of = [self._replay(recording, settings, speed, deviations, held_up) for speed, deviations in self._edges]
+        predicted, *edges = (figures(done.rows, done.arrived, self.slo) for done in (likeliest, *edges_of))
         return Prediction(
             settings=settings,
             figures=predicted,
@@ -122,19 +121,27 @@ class Predictor:
             extrapolated=self._extrapolated(settings, likeliest.rows),
         )
 
-    def times(self, assignments: Mapping[str, str], replicas: int = 1) -> Times:
-        """The likeliest times of each request under other settings, in a third of what :meth:`predict` takes.
+    @property
+    def _edges(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The speeds and the standard deviations of the fastest and of the slowest that the machine may be."""
+        return (self.model.fastest, -DEVIATIONS), (self.model.slowest, DEVIATIONS)
+
+    def times(self, assignments: Mapping[str, str], replicas: int = 1, edge: int | None = None) -> Times:
+        """The times of each request under other settings, in a third of what :meth:`predict` takes.
 
         Args:
             replicas: that get the requests in turn.
+            edge: 0 for the fastest that they may be, 1 for the slowest; None: the likeliest.
 
         Raises LabError as :meth:`predict` does.
         """
         settings = self.changed(self.recording.settings, assignments)
+        speeds = Speeds(self.model, self.recording.rows, held_up=edge is not None)
+        speed, deviations = (1.0, 0.0) if edge is None else self._edges[edge]
         every: dict[str, dict[str, float]] = {}
         for number in range(replicas):
             routed = replace(self.recording, arrivals=self.recording.arrivals[number::replicas])
-            done = self._replay(routed, settings, speeds=Speeds(self.model, self.recording.rows))
+            done = self._replay(routed, settings, speed, deviations, speeds)
             for metric, times in request_times(done.rows, done.arrived).items():
                 every[metric] = {**every.get(metric, {}), **times}
         return every
@@ -148,7 +155,8 @@ class Predictor:
         speeds: Speeds | None = None,
     ) -> ReplayResult:
         way = recording.way
-        arrivals = [replace(arrival, at=arrival.at + way) for arrival in recording.arrivals]
+        known = ended_by_text(recording.arrivals) if settings.recorded else recording.arrivals
+        arrivals = [replace(arrival, at=arrival.at + way) for arrival in known]
         pace = settings.pace
         if not pace:
             require_steps(self.model.steps)

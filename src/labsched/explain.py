@@ -24,6 +24,7 @@ from labsched.vllm.arguments import labs_names, their_names
 
 SHORTEST_MS = 0.05  # of a part that the table shows
 HELPS = 0.95  # of a p99, or less: then a setting is worth a try
+WIDE = 0.25  # of a time: an interval that is said with it
 AS_GOOD = 1.1  # times the lowest p99: of settings as good the first is named
 PERCENTILES = ("p50", "p95", "p99")  # as findings.RANKS
 Table = Callable[[Sequence[Sequence[object]], Sequence[str]], str]  # rows and header; numbers are in all but the ends
@@ -141,12 +142,12 @@ class Diagnosis:
         except LabError:
             return []
 
-    def _times(self, change: Mapping[str, str], replicas: int = 1) -> ServerTimes:
+    def _times(self, change: Mapping[str, str], replicas: int = 1, edge: int | None = None) -> ServerTimes:
         """The times of the requests of all engines, as predicted. Raises LabError: the scheduler refuses the change."""
         every: dict[str, dict[RequestKey, float]] = {metric: {} for metric in TOKEN_TIMES}
         for predictor in self._predictors:
             read = predictor.recording
-            for metric, times in predictor.times(labs_names(read.settings, change), replicas).items():
+            for metric, times in predictor.times(labs_names(read.settings, change), replicas, edge).items():
                 every[metric] |= {(read.engine, name): ms for name, ms in times.items()}
         return every
 
@@ -217,6 +218,18 @@ class Diagnosis:
                 advice[metric] = Advice(next(untried, {}))
         return advice
 
+    @cached_property
+    def intervals(self) -> Mapping[str, tuple[float, float]]:
+        """Between which times (ms) the p99 may lie that is promised of each metric's advice."""
+        found = {}
+        for metric, advice in self.advice.items():
+            group = self.found[metric][0].group
+            if advice.change and advice.after:
+                edges = [dataclasses.replace(advice, after=self._times(advice.change, edge=edge)) for edge in (0, 1)]
+                every = [p99[1] for one in (advice, *edges) if (p99 := one.p99(metric, group))]
+                found[metric] = min(every), max(every)
+        return found
+
     @property
     def slowest(self) -> ExplainedRequest | None:
         """The request at the p99 of TTFT; None: no request got a token."""
@@ -272,6 +285,7 @@ class Diagnosis:
             },
             "change": dict(advice.change),
             "p99_ms": advice.p99(metric, first.group),
+            "p99_interval_ms": self.intervals.get(metric),
             "classes": [[_class_to_json(of_class) for of_class in kind] for kind in self._differing(metric)],
         }
 
@@ -329,6 +343,9 @@ class Diagnosis:
             other = advice.p99(metric, group)
             if other and (metric, group.title) != (found.metric, found.group.title):
                 price.append(f"that of {title} {_ms(other[1])} instead of {_ms(other[0])}")
+        low, high = self.intervals[found.metric]
+        if high - low > WIDE * after:
+            predicted += f" (between {_ms(low)} and {_ms(high)})"
         return f"{text} With {named} {'; '.join([f'{predicted} instead of {_ms(before)}', *price])}."
 
     @cached_property

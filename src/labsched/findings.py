@@ -351,7 +351,7 @@ def candidates(settings: SchedulerSettings, requests: Sequence[ExplainedRequest]
             changes += [{WATERMARK: value} for value in ("0.0", "0.05") if float(words[WATERMARK]) != float(value)]
         if settings.recorded.get(DTYPE) in TWO_BYTES:
             changes.append({DTYPE: FP8})
-        if "block_bytes" in settings.recorded and float(settings.recorded[SHARE]) < MOST_SHARE:
+        if "block_bytes" in settings.recorded and float(settings.recorded.get(SHARE, 1)) < MOST_SHARE:
             changes.append({SHARE: str(MOST_SHARE)})
     return changes
 

@@ -147,7 +147,6 @@ class Replay:
         self.live: dict[str, tuple[Request, Arrival]] = {}
         self._next = self._submitted = self._empty = 0
         self._emptied = self._left_at = 0.0  # when all earlier requests had ended: here, and as recorded
-        self._stopped = set[str]() if self.seconds is None else stopped_by_tokens(self.arrivals)
         self._late = 0.0  # how much later than recorded this load began
 
     @property
@@ -238,7 +237,7 @@ class Replay:
     def _submit(self, arrival: Arrival) -> None:
         """Hand a request that has come to the scheduler. Raises LabError: the scheduler refuses it."""
         self._submitted += 1
-        made = arrival.limit if self._is_patient(arrival) else arrival.made
+        made = arrival.limit if arrival.cancelled else arrival.made
         if self._tokens:
             ids = self._tokens.of(arrival, arrival.prompt + made)
             prompt, output = ids[: arrival.prompt], ids[arrival.prompt :]
@@ -270,13 +269,9 @@ class Replay:
     def _leave(self) -> None:
         """Cancel what was cancelled in the recording by now."""
         for name, (request, arrival) in list(self.live.items()):
-            if self._is_patient(arrival) and self._has_left(arrival):
+            if arrival.cancelled and self._has_left(arrival):
                 self.scheduler.cancel(request)
                 self._end(name)
-
-    def _is_patient(self, arrival: Arrival) -> bool:
-        """Whether it was cancelled, and not for what its answer said."""
-        return arrival.cancelled and arrival.name not in self._stopped
 
     def _has_left(self, arrival: Arrival) -> bool:
         if self.seconds is None:
@@ -316,22 +311,21 @@ class Replay:
         return bool(step.batch)
 
 
-def stopped_by_tokens(arrivals: Sequence[Arrival]) -> set[str]:
-    """The cancelled requests that ended because of what their answers said, as far as their times show it.
+def ended_by_text(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """The same requests of a vLLM, where those end by themselves that its front end cancelled for what they said.
 
-    vLLM's front end cancels a request at a stop string, and also when its client leaves. Clients leave after the same
-    time: a request is one of theirs if it has no token, or if many were cancelled after about as long.
+    It does so at a stop string, and also when a client leaves; a recording does not say which. Clients leave after the
+    same time: a request is one of theirs if it has no token, or if many were cancelled after about as long.
     """
-    left = [arrival for arrival in arrivals if arrival.cancelled]
-    stays = sorted(arrival.left_at - arrival.at for arrival in left)
-    many = max(FEW_ALIKE, MANY_ALIKE * len(left))
-    found = set()
-    for arrival in left:
+    stays = sorted(arrival.left_at - arrival.at for arrival in arrivals if arrival.cancelled)
+    many = max(FEW_ALIKE, MANY_ALIKE * len(stays))
+
+    def stopped(arrival: Arrival) -> bool:
         stay = arrival.left_at - arrival.at
         alike = bisect_right(stays, stay * (1 + ALIKE)) - bisect_left(stays, stay / (1 + ALIKE))
-        if arrival.made and (alike < many or len(left) < many):
-            found.add(arrival.name)
-    return found
+        return arrival.cancelled and arrival.made > 0 and alike < many
+
+    return [replace(arrival, why="stop") if stopped(arrival) else arrival for arrival in arrivals]
 
 
 class Tokens:

@@ -559,8 +559,12 @@ def test_a_prefix_that_gave_way_to_others_was_evicted() -> None:
 def test_a_recording_without_hashes_says_that_the_cache_is_not_recorded(tmp_path: Path) -> None:
     made = of_a_mixture(True)
     assert prefix_use(causes.explain_requests(made), made.settings) is None
-    written_by_vllm(tmp_path, made)
-    assert any(sentence.startswith("Prefix cache: not recorded") for sentence in sentences(tmp_path))
+    for reuse, said_of_it in (("true", "Prefix cache: not recorded"), ("false", "Prefix caching is off")):
+        folder = tmp_path / reuse
+        folder.mkdir()
+        words = {**made.settings.words, "enable_kv_cache_reuse": reuse}
+        written_by_vllm(folder, replace(made, settings=replace(made.settings, words=words)))
+        assert any(sentence.startswith(said_of_it) for sentence in sentences(folder))
 
 
 # -- memory, and a machine that was held up ---------------------------------------------------------------------------

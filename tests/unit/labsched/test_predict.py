@@ -451,7 +451,7 @@ def test_an_answer_that_was_cut_for_what_it_said_has_as_many_tokens_under_any_se
     over = {name: row.over for row in made.rows for name in row.ended}
     cut = [replace(one, limit=200, why="cancelled", left_at=over[one.name]) for one in sent]
     fast = replay.change_settings(SETTINGS, {"max_num_sequences": "16"})
-    rows = replay.replay(replace(made, arrivals=cut), fast, cost).rows
+    rows = replay.replay(replace(made, arrivals=replay.ended_by_text(cut)), fast, cost).rows
     tokens = Counter(name for row in rows for name, count in zip(row.ids, row.made, strict=True) if count)
     assert tokens == {one.name: one.made for one in sent}
 
@@ -459,7 +459,7 @@ def test_an_answer_that_was_cut_for_what_it_said_has_as_many_tokens_under_any_se
 def test_clients_that_leave_after_the_same_time_leave_after_it_whenever_they_came() -> None:
     patient = [replace(recordings.request(f"{n}", 0.05 * n, 20, 200), why="cancelled", made=3) for n in range(20)]
     left = [replace(one, left_at=one.at + 0.3) for one in patient]
-    assert replay.stopped_by_tokens(left) == set()
+    assert replay.ended_by_text(left) == left
     later = [one.moved(one.at + 5.0) for one in left]
     rows = replay.replay(Recording(SETTINGS, later), SETTINGS, cost).rows
     last = {name: row.over for row in rows for name in row.ids}
