@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from labsched.errors import LabError
 from labsched.figures import Times, figures, request_times
 from labsched.own import FILE, scheduler_beside
 from labsched.recording import Arrival, Recording, SchedulerSettings
-from labsched.replay import ReplayResult, change_settings, ended_by_text, replay
+from labsched.replay import ReplayResult, StepSeconds, change_settings, ended_by_text, replay
 from labsched.scheduler import Scheduler
 from labsched.slo import Slo
 from labsched.step import Step
@@ -49,6 +50,33 @@ class Enough(NamedTuple):
     value: float | None
     tried: float
     extrapolated: Extrapolated
+
+
+class _TooLate(Exception):
+    """So many requests had their first token too late that the answer of a replay is known."""
+
+
+@dataclass
+class _UntilTooLate:
+    """The seconds of steps, until more than ``most`` requests had their first token after ``limit_s``: then _TooLate.
+
+    ``sent``: when each request came that has no token yet.
+    """
+
+    seconds: StepSeconds
+    sent: dict[str, float]
+    limit_s: float
+    most: int
+    late: int = 0
+
+    def __call__(self, row: Step) -> float:
+        took = self.seconds(row)
+        for name, made in zip(row.ids, row.made, strict=True):
+            if made and (at := self.sent.pop(name, None)) is not None:
+                self.late += row.began + took - at > self.limit_s
+        if self.late > self.most:
+            raise _TooLate
+        return took
 
 
 @dataclass(frozen=True)
@@ -153,14 +181,21 @@ class Predictor:
         speed: float = 1.0,
         deviations: float = 0.0,
         speeds: Speeds | None = None,
+        most_late: int | None = None,
     ) -> ReplayResult:
+        """Replay a recording's requests. Raises _TooLate: more than ``most_late`` of them had their first token too
+        late.
+        """
         way = recording.way
         known = ended_by_text(recording.arrivals) if settings.recorded else recording.arrivals
         arrivals = [replace(arrival, at=arrival.at + way) for arrival in known]
         pace = settings.pace
         if not pace:
             require_steps(self.model.steps)
-        seconds = Paced(pace, self.model.gap) if pace else Timed(self.model, speed, deviations, speeds)
+        seconds: StepSeconds = Paced(pace, self.model.gap) if pace else Timed(self.model, speed, deviations, speeds)
+        if most_late is not None and self.slo and self.slo.ttft and not self.in_flight:
+            sent = {arrival.name: arrival.at for arrival in known}
+            seconds = _UntilTooLate(seconds, sent, self.slo.ttft / 1e3, most_late)
         done = self.replayed(replace(recording, arrivals=arrivals), settings, seconds, self.in_flight)
         return ReplayResult(done.rows, {name: at - way for name, at in done.arrived.items()})
 
@@ -185,15 +220,20 @@ class Predictor:
     ) -> tuple[float, Extrapolated]:
         """The share of requests within the limits if ``rate`` come a second, spread in turn over ``replicas``.
 
-        And the steps whose time was extrapolated for that.
+        And the steps whose time was extrapolated for that. If it is clear before the end that not ENOUGH are within
+        the limits, the share is 0.
         """
         arrivals = at_rate(self.recording.arrivals, rate)
+        most_late = math.floor((1 - ENOUGH) * len(arrivals))
         settings = self.changed(self.recording.settings, assignments or {})
         share, extrapolated = 0.0, Extrapolated()
         for number in range(replicas):
             routed = arrivals[number::replicas]
             if routed:
-                done = self._replay(replace(self.recording, arrivals=routed), settings)
+                try:
+                    done = self._replay(replace(self.recording, arrivals=routed), settings, most_late=most_late)
+                except _TooLate:
+                    return 0.0, extrapolated
                 good = figures(done.rows, done.arrived, self.slo)["good_share"]
                 share += good * len(routed) / len(arrivals)
                 extrapolated |= self._extrapolated(settings, done.rows)
