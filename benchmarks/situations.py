@@ -170,7 +170,7 @@ def _no_prefix_caching() -> Situation:
 
 
 def _evicted_sessions() -> Situation:
-    """Thirty users in turn, each with a document of 4,000 tokens; the cache holds a third of them."""
+    """Thirty users in turn, each with a document of 4,000 tokens; the cache holds two thirds of them."""
     chance = random.Random(13)
     documents = [fresh_prompt(chance, 4000) for _ in range(30)]
     load, now = list[Sent](), 0.0
@@ -178,7 +178,7 @@ def _evicted_sessions() -> Situation:
         prompt = [*documents[number % 30], *fresh_prompt(chance, 30)]
         load.append(Sent(f"r{number}", now, prompt, 40))
         now += chance.expovariate(7.5)
-    arguments = {"num_gpu_blocks_override": 3001}
+    arguments = {"num_gpu_blocks_override": 5001}
     return Situation("multi-turn chats lose their cache", [load], PROMPT_WORK, arguments, prefixes="evicted")
 
 

@@ -341,7 +341,8 @@ class Diagnosis:
         price = []
         for title, metric, group in self._shown:
             other = advice.p99(metric, group)
-            if other and (metric, group.title) != (found.metric, found.group.title):
+            asked = (metric, group.title) == (found.metric, found.group.title)
+            if other and not asked and not HELPS <= other[1] / other[0] <= 1 / HELPS:
                 price.append(f"that of {title} {_ms(other[1])} instead of {_ms(other[0])}")
         low, high = self.intervals[found.metric]
         if high - low > WIDE * after:
@@ -350,11 +351,11 @@ class Diagnosis:
 
     @cached_property
     def _shown(self) -> Sequence[tuple[str, str, RequestGroup]]:
-        """The groups whose p99 is shown for each setting: of all requests, and of the classes that findings name."""
+        """The groups whose p99 is shown for each setting: the classes that a finding names, or else all requests."""
         shown: dict[tuple[str, str], tuple[str, str, RequestGroup]] = {}
         for metric, found in self.found.items():
-            groups = [findings.everybody(self.told.requests)]
-            groups += [group for one in found if one.is_victim for group in (one.group, one.behind) if group]
+            groups = [group for one in found if one.is_victim for group in (one.group, one.behind) if group]
+            groups = groups or [findings.everybody(self.told.requests)]
             for group in groups:
                 shown.setdefault((metric, group.title), (f"{metric} {group.words}".strip(), metric, group))
         return [*shown.values()]

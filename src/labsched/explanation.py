@@ -9,14 +9,13 @@ from datetime import datetime, timedelta
 from labsched import causes
 from labsched.causes import PARTS, ExplainedRequest
 from labsched.errors import LabError
-from labsched.findings import SHORT_OF_MEMORY, Finding, RequestGroup, findings, shortage
+from labsched.findings import CACHE_MATTERS, SHORT_OF_MEMORY, Finding, RequestGroup, findings, shortage
 from labsched.prefixes import PrefixUse, prefix_use
 from labsched.recording import Recording
 from labsched.vllm.decision import NOT_READY
 
 MANY_LOST = 0.01  # share of requests without a token from which on their sentence is the first one
 FLOODS = 0.5  # of all tokens
-CACHE_MATTERS = 0.1  # of the prompt tokens
 NAMED_RECORDINGS = 3  # recordings that are named
 Called = Callable[[ExplainedRequest], str]
 COUNSEL = {  # against parts that no setting of the scheduler changes

@@ -25,6 +25,7 @@ from labsched.causes import (
     PROMPTS,
     ExplainedRequest,
 )
+from labsched.prefixes import prefix_use
 from labsched.recording import Recording, SchedulerSettings
 from labsched.vllm.arguments import DTYPE, FP8, SHARE, TWO_BYTES
 
@@ -34,6 +35,7 @@ SHORT_OF_MEMORY = (NO_BLOCK, PREEMPTED)
 ENLARGED, REDUCED = (2, 4), (2, 4, 8)  # times as much of a setting, and parts of it, that are tried
 THRESHOLD, WATERMARK = "long_prefill_token_threshold", "watermark"
 CHUNK = 2048  # tokens of a step, where prompts went in one piece before
+CACHE_MATTERS = 0.1  # of the prompt tokens
 MOST_SHARE = 0.95  # of a device's memory
 SECOND = 0.5  # of the largest part, from which on a second one is named
 MATTERS = 1 / 3  # of the time, from which on another part comes before the request's own work
@@ -327,8 +329,8 @@ def remedies(
 def candidates(settings: SchedulerSettings, requests: Sequence[ExplainedRequest]) -> list[dict[str, str]]:
     """The settings that an operator of vLLM can take, one at a time and both ways: each is a change to try.
 
-    Memory is among them where requests wait for it: a byte for a number of the KV cache in the place of two, and a
-    larger share of the device. Settings have the labs' names, or vLLM's own.
+    Memory is among them where requests wait for it, or where what they have in common is evicted: a byte for a number
+    of the KV cache in the place of two, and a larger share of the device. Settings have the labs' names, or vLLM's own.
     """
     words, tokens = settings.words, settings.step_tokens
     slots, longest = int(words["max_num_sequences"] or 16), max(request.arrival.prompt for request in requests)
@@ -346,7 +348,9 @@ def candidates(settings: SchedulerSettings, requests: Sequence[ExplainedRequest]
         changes.append({"enable_kv_cache_reuse": "true"})
     if words["scheduling"] != "priority" and len({request.arrival.priority for request in requests}) > 1:
         changes.append({"scheduling": "priority"})
-    if any(request.ttft.get(part) or request.tpot.get(part) for request in requests for part in SHORT_OF_MEMORY):
+    short = any(request.ttft.get(part) or request.tpot.get(part) for request in requests for part in SHORT_OF_MEMORY)
+    use = prefix_use(requests, settings)
+    if short or (use and use.evicted >= CACHE_MATTERS * use.tokens):
         if WATERMARK in words:
             changes += [{WATERMARK: value} for value in ("0.0", "0.05") if float(words[WATERMARK]) != float(value)]
         if settings.recorded.get(DTYPE) in TWO_BYTES:

@@ -96,27 +96,34 @@ class CountedVllm:
     Args:
         record: a folder for a recording of it (`labsched.vllm`); "": none.
 
-    Raises LabError: vLLM refuses the settings.
+    Raises LabError: vLLM refuses the settings, or is another one than is known here.
     """
 
     memory = SimpleNamespace(leaving=())  # a dropped request's memory is free at once
 
     def __init__(self, settings: SchedulerSettings, record: str = "") -> None:
+        self._ahead = 2 if settings.words.get("async_scheduling") == "true" else 1
         try:
             config = vllm_config(settings)
+            from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+            from vllm.v1.core.sched.scheduler import Scheduler
+
+            kind: Any = AsyncScheduler if self._ahead > 1 else Scheduler
+            self.scheduler = of_kind(recording_class(kind, record) if record else kind, config)
+            self._hasher = hasher(config)
         except ValueError as error:
             raise LabError("vLLM refuses these settings", str(error), WHERE, code="settings-unpredictable") from error
-        from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-        from vllm.v1.core.sched.scheduler import Scheduler
-
-        self._ahead = 2 if settings.words.get("async_scheduling") == "true" else 1
-        kind: Any = AsyncScheduler if self._ahead > 1 else Scheduler
+        except (ImportError, AttributeError, TypeError) as error:
+            raise LabError(
+                "the vLLM that is installed here cannot replay a recording",
+                f"{type(error).__name__}: {error}",
+                "labctl engines install vllm installs one that can",
+                code="replay-needs-vllm",
+            ) from error
         self.features = SimpleNamespace(kv_cache_reuse=settings.reuse)
         self.static = BATCHING[settings.words["gpt_model_type"]]
         self.max_running = config.scheduler_config.max_num_seqs
-        self.scheduler = of_kind(recording_class(kind, record) if record else kind, config)
         self._gate = Gate(self.max_running) if self.static else None
-        self._hasher = hasher(config)
         self._longest = min(settings.context, settings.blocks * settings.block_size)
         self._requests: dict[str, Request] = {}  # by their names, which vLLM knows them by
         self._prompts: dict[str, int] = {}  # tokens of each prompt
