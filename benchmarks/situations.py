@@ -95,7 +95,7 @@ def situations() -> dict[str, Callable[[], Situation]]:
 
 def _slots() -> Situation:
     load = chats(random.Random(1), 110, 4.6)
-    return Situation("too few slots, the GPU is not full", [load], [NO_SLOT], {"max_num_seqs": 8})
+    return Situation("13508: low KV cache usage, many pending", [load], [NO_SLOT], {"max_num_seqs": 8})
 
 
 def _slots_at_the_limit() -> Situation:
@@ -119,13 +119,17 @@ def _long_among_chat() -> Situation:
     chance = random.Random(5)
     load = chats(chance, 130, 6.0, output=(50, 150)) + every(5.0, 4, 3, chance, 7000, 20, begin=1.0)
     arguments = {"max_num_batched_tokens": 8192}
-    return Situation("21495", [load], PROMPT_WORK, arguments, victims="200 tokens", behind="7,000 tokens")
+    return Situation(
+        "21495: long prompts among chat", [load], PROMPT_WORK, arguments, victims="200 tokens", behind="7,000 tokens"
+    )
 
 
 def _very_long_among_chat() -> Situation:
     chance = random.Random(6)
     load = chats(chance, 180, 8.0, output=(50, 150)) + every(9.0, 2, 1, chance, 30_000, 20, begin=4.0)
-    return Situation("57413", [load], PROMPT_WORK, victims="200 tokens", behind="30,000 tokens")
+    return Situation(
+        "57413: very long prompts block short ones", [load], PROMPT_WORK, victims="200 tokens", behind="30,000 tokens"
+    )
 
 
 def _documents_and_chat() -> Situation:
@@ -137,7 +141,7 @@ def _documents_and_chat() -> Situation:
 
 def _preemption() -> Situation:
     load = chats(random.Random(8), 50, 4.0, prompt=500, output=(400, 700))
-    return Situation("preemption warnings in the log", [load], MEMORY, {"num_gpu_blocks_override": 801})
+    return Situation("18115: running out of KV cache", [load], MEMORY, {"num_gpu_blocks_override": 801})
 
 
 def _kv_nearly_full() -> Situation:
@@ -145,7 +149,13 @@ def _kv_nearly_full() -> Situation:
     load = poisson(
         chance, 80, 1e6, lambda: fresh_prompt(chance, chance.randint(150, 450)), lambda: chance.randint(150, 900)
     )
-    return Situation("44594", [load], MEMORY, {"num_gpu_blocks_override": 1001, "max_num_seqs": 64}, in_flight=40)
+    return Situation(
+        "44594: KV cache nearly full, long answers",
+        [load],
+        MEMORY,
+        {"num_gpu_blocks_override": 1001, "max_num_seqs": 64},
+        in_flight=40,
+    )
 
 
 def _slots_not_memory() -> Situation:
@@ -158,7 +168,12 @@ def _changing_first_token() -> Situation:
     chance = random.Random(11)
     system = fresh_prompt(chance, 3000)
     load = poisson(chance, 130, 9.5, lambda: [chance.randrange(32_000), *system, *fresh_prompt(chance, 40)], lambda: 20)
-    return Situation("a timestamp before the system prompt", [load], PROMPT_WORK, prefixes="in their first block")
+    return Situation(
+        "31920: hit rate 0; here a timestamp before the system prompt",
+        [load],
+        PROMPT_WORK,
+        prefixes="in their first block",
+    )
 
 
 def _no_prefix_caching() -> Situation:
@@ -190,7 +205,7 @@ def _bursts() -> Situation:
 
 def _many_prompts_at_once() -> Situation:
     load = every(3.0, 6, 16, random.Random(15), 1000, 20, kind="r")
-    return Situation("33743", [load], PROMPT_WORK, {"max_num_batched_tokens": 8192})
+    return Situation("33743: many prompts at once", [load], PROMPT_WORK, {"max_num_batched_tokens": 8192})
 
 
 def _flood() -> Situation:
@@ -223,7 +238,7 @@ def _stall() -> Situation:
 def _unequal_ranks() -> Situation:
     chance = random.Random(19)
     loads = [chats(chance, 100, 5.5), chats(chance, 20, 1.0)]
-    return Situation("data parallelism, one rank is loaded", loads, [NO_SLOT], {"max_num_seqs": 8})
+    return Situation("36748: waiting requests on a few data parallel ranks", loads, [NO_SLOT], {"max_num_seqs": 8})
 
 
 def _stop_strings() -> Situation:
@@ -280,7 +295,7 @@ def _quiet() -> Situation:
 
 def _decode_heavy() -> Situation:
     load = chats(random.Random(29), 260, 40.0, prompt=100, output=(200, 300))
-    return Situation("TPOT grows with the batch", [load], [*PROMPT_WORK, PREFILL, "the step in progress"])
+    return Situation("17598: TPOT grows with the batch", [load], [*PROMPT_WORK, PREFILL, "the step in progress"])
 
 
 def _front_end_and_slots() -> Situation:
