@@ -22,6 +22,7 @@ from benchmarks import (
     decode,
     door,
     engines,
+    explain,
     gpu,
     gpu_levels,
     iterative,
@@ -76,6 +77,7 @@ LONG = {
     "pace": beside_a_gpu,
     "step-cost": lambda options: step_cost.run(options.rounds),
     "predict": predict.run,
+    "explain": explain.run,
 }
 EVERY = {**YARDSTICKS, **LONG}
 
@@ -100,6 +102,7 @@ def main() -> None:
     answers.options(parser)
     decode.options(parser)
     engines.options(parser)
+    explain.options(parser)
     gpu.options(parser)
     predict.options(parser)
     start_up.options(parser)

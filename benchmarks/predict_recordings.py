@@ -36,6 +36,7 @@ from labsched.replay import ReplayResult
 from labsched.slo import Slo
 from labsched.step import Step
 from labsched.steptime import Paced
+from labsched.vllm.counted import change_vllm_settings
 
 LOADS = (0.3, 0.5, 0.7, 0.9, 1.1)
 WORKLOADS = (*KINDS, "mixed")
@@ -151,7 +152,7 @@ def _made(stack: ExitStack, workspace: Workspace, words: Mapping[str, str]) -> E
     if given["engine"] != "vllm":
         return Engine(settings, replay.replay, replay.change_settings)
     replays = stack.enter_context(vllm.VllmReplays(layer("vllm", workspace).require()))
-    return Engine(settings, replays.replay, vllm.change_vllm_settings)
+    return Engine(settings, replays.replay, change_vllm_settings)
 
 
 def _engine(engine: Engine) -> dict[str, Any]:

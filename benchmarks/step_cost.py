@@ -99,13 +99,13 @@ class _Server:
     """The model's loop around vLLM's scheduler, and Triton's part of it left out."""
 
     def __init__(self, size: int) -> None:
+        from benchmarks.counting_vllm import make_counted_vllm
         from labserve.driver import DriverThread
         from labserve.guard import Guard
         from labserve.inflight.engine_driver import TokenAnswers, engine_recorder
         from labserve.inflight.engines import Setup
         from labserve.inflight.logprobs import LogProbs
         from labserve.model_shape import ModelShape
-        from labserve.vllm.counting import make_counted_vllm
         from labserve.vllm.settings import VllmSettings
 
         self._size, self._folder = size, tempfile.TemporaryDirectory()

@@ -19,12 +19,12 @@ from labctl.listener import Silent
 from labctl.stack.session import Session
 from labkit.tables import format_table
 from labsched.slots import Slots
+from labsched.steplog import StepLog
 from labserve.gpt2.decoders import CachedDecoder
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
 from labserve.observe.clock import StepClock
 from labserve.observe.recorder import GrownText, StepTexts
-from labserve.observe.watched_log import WatchedLog
 from labserve.text.detok import Detokenizer
 from labserve.text.prompts import open_tokenizer
 from labserve.text.sampling import Sampler
@@ -74,7 +74,7 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
         writers = {}
         for kind in KINDS:
             os.environ["LABS_STEP_LOG"] = kind
-            log = WatchedLog(run_dir, kind, "0_0")
+            log = StepLog(run_dir, kind, "0_0")
             writers[kind] = (log, StepTexts(lambda: tokenizer))
         for _ in range(rounds):
             chance = random.Random(0)

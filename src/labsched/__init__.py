@@ -1,7 +1,7 @@
 """The scheduler: requests, blocks, orders, the plan and its reasons, the step log, and its replay in virtual time.
 
 It needs nothing but Python (and NumPy, where times are fitted or summed up): a server, a notebook, an exercise and
-vLLM's own environment import the same. `Scheduler.step` has an example; `python -m labsched explain` reads recordings.
+vLLM's own environment import the same. `Scheduler.step` has an example; `python -m labsched` answers about recordings.
 """
 
 from importlib import import_module

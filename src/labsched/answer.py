@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from labsched.errors import LabError
-from labsched.figures import figures
+from labsched.figures import Times, figures, request_times
 from labsched.own import FILE, scheduler_beside
 from labsched.recording import Arrival, Recording, SchedulerSettings
-from labsched.replay import ReplayResult, change_settings, replay
+from labsched.replay import ReplayResult, StepSeconds, change_settings, ended_by_text, replay
 from labsched.scheduler import Scheduler
 from labsched.slo import Slo
 from labsched.step import Step
@@ -51,6 +52,33 @@ class Enough(NamedTuple):
     extrapolated: Extrapolated
 
 
+class _TooLate(Exception):
+    """So many requests had their first token too late that the answer of a replay is known."""
+
+
+@dataclass
+class _UntilTooLate:
+    """The seconds of steps, until more than ``most`` requests had their first token after ``limit_s``: then _TooLate.
+
+    ``sent``: when each request came that has no token yet.
+    """
+
+    seconds: StepSeconds
+    sent: dict[str, float]
+    limit_s: float
+    most: int
+    late: int = 0
+
+    def __call__(self, row: Step) -> float:
+        took = self.seconds(row)
+        for name, made in zip(row.ids, row.made, strict=True):
+            if made and (at := self.sent.pop(name, None)) is not None:
+                self.late += row.began + took - at > self.limit_s
+        if self.late > self.most:
+            raise _TooLate
+        return took
+
+
 @dataclass(frozen=True)
 class Predictor:
     """Predicts from one recording.
@@ -60,6 +88,7 @@ class Predictor:
         replayed: :func:`labsched.replay.replay`, or another with its arguments.
         changed: :func:`labsched.replay.change_settings`, or another with its arguments.
         strict: refuse steps that are far from every recorded size, instead of marking them.
+        tell: is told what is tried.
     """
 
     recording: Recording
@@ -69,6 +98,7 @@ class Predictor:
     replayed: Callable[..., ReplayResult] = replay
     strict: bool = False
     changed: Callable[[SchedulerSettings, Mapping[str, str]], SchedulerSettings] = change_settings
+    tell: Callable[[str], None] = lambda _: None
 
     @classmethod
     def of(
@@ -79,12 +109,13 @@ class Predictor:
         replayed: Callable[..., ReplayResult] = replay,
         strict: bool = False,
         changed: Callable[[SchedulerSettings, Mapping[str, str]], SchedulerSettings] = change_settings,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> Predictor:
         """With a model fitted on the recording. Raises LabError: it has no step."""
         from labsched.fitting import fit
 
         model = fit(recording.rows, least=1)  # with `pace` its costs are not needed
-        return cls(recording, model, in_flight, slo, replayed, strict, changed)
+        return cls(recording, model, in_flight, slo, replayed, strict, changed, tell)
 
     def recorded(self) -> dict[str, float]:
         """The figures of the recording itself."""
@@ -106,9 +137,8 @@ class Predictor:
             speeds, held_up = Speeds(model, rows), Speeds(model, rows, held_up=True)
         settings = self.changed(recording.settings, assignments)
         likeliest = self._replay(recording, settings, speeds=speeds)
-        fastest = self._replay(recording, settings, model.fastest, -DEVIATIONS, held_up)
-        slowest = self._replay(recording, settings, model.slowest, DEVIATIONS, held_up)
-        predicted, *edges = (figures(done.rows, done.arrived, self.slo) for done in (likeliest, fastest, slowest))
+        edges_of = [self._replay(recording, settings, speed, deviations, held_up) for speed, deviations in self._edges]
+        predicted, *edges = (figures(done.rows, done.arrived, self.slo) for done in (likeliest, *edges_of))
         return Prediction(
             settings=settings,
             figures=predicted,
@@ -119,11 +149,30 @@ class Predictor:
             extrapolated=self._extrapolated(settings, likeliest.rows),
         )
 
-    def likeliest(self, assignments: Mapping[str, str]) -> Mapping[str, float]:
-        """The figures of :meth:`predict` alone, in a third of its time. Raises LabError as it does."""
+    @property
+    def _edges(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The speeds and the standard deviations of the fastest and of the slowest that the machine may be."""
+        return (self.model.fastest, -DEVIATIONS), (self.model.slowest, DEVIATIONS)
+
+    def times(self, assignments: Mapping[str, str], replicas: int = 1, edge: int | None = None) -> Times:
+        """The times of each request under other settings, in a third of what :meth:`predict` takes.
+
+        Args:
+            replicas: that get the requests in turn.
+            edge: 0 for the fastest that they may be, 1 for the slowest; None: the likeliest.
+
+        Raises LabError as :meth:`predict` does.
+        """
         settings = self.changed(self.recording.settings, assignments)
-        done = self._replay(self.recording, settings, speeds=Speeds(self.model, self.recording.rows))
-        return figures(done.rows, done.arrived, self.slo)
+        speeds = Speeds(self.model, self.recording.rows, held_up=edge is not None)
+        speed, deviations = (1.0, 0.0) if edge is None else self._edges[edge]
+        every: dict[str, dict[str, float]] = {}
+        for number in range(replicas):
+            routed = replace(self.recording, arrivals=self.recording.arrivals[number::replicas])
+            done = self._replay(routed, settings, speed, deviations, speeds)
+            for metric, times in request_times(done.rows, done.arrived).items():
+                every[metric] = {**every.get(metric, {}), **times}
+        return every
 
     def _replay(
         self,
@@ -132,13 +181,21 @@ class Predictor:
         speed: float = 1.0,
         deviations: float = 0.0,
         speeds: Speeds | None = None,
+        most_late: int | None = None,
     ) -> ReplayResult:
+        """Replay a recording's requests. Raises _TooLate: more than ``most_late`` of them had their first token too
+        late.
+        """
         way = recording.way
-        arrivals = [replace(arrival, at=arrival.at + way) for arrival in recording.arrivals]
+        known = ended_by_text(recording.arrivals) if settings.recorded else recording.arrivals
+        arrivals = [replace(arrival, at=arrival.at + way) for arrival in known]
         pace = settings.pace
         if not pace:
             require_steps(self.model.steps)
-        seconds = Paced(pace, self.model.gap) if pace else Timed(self.model, speed, deviations, speeds)
+        seconds: StepSeconds = Paced(pace, self.model.gap) if pace else Timed(self.model, speed, deviations, speeds)
+        if most_late is not None and self.slo and self.slo.ttft and not self.in_flight:
+            sent = {arrival.name: arrival.at for arrival in known}
+            seconds = _UntilTooLate(seconds, sent, self.slo.ttft / 1e3, most_late)
         done = self.replayed(replace(recording, arrivals=arrivals), settings, seconds, self.in_flight)
         return ReplayResult(done.rows, {name: at - way for name, at in done.arrived.items()})
 
@@ -163,15 +220,20 @@ class Predictor:
     ) -> tuple[float, Extrapolated]:
         """The share of requests within the limits if ``rate`` come a second, spread in turn over ``replicas``.
 
-        And the steps whose time was extrapolated for that.
+        And the steps whose time was extrapolated for that. If it is clear before the end that not ENOUGH are within
+        the limits, the share is 0.
         """
         arrivals = at_rate(self.recording.arrivals, rate)
+        most_late = math.floor((1 - ENOUGH) * len(arrivals))
         settings = self.changed(self.recording.settings, assignments or {})
         share, extrapolated = 0.0, Extrapolated()
         for number in range(replicas):
             routed = arrivals[number::replicas]
             if routed:
-                done = self._replay(replace(self.recording, arrivals=routed), settings)
+                try:
+                    done = self._replay(replace(self.recording, arrivals=routed), settings, most_late=most_late)
+                except _TooLate:
+                    return 0.0, extrapolated
                 good = figures(done.rows, done.arrived, self.slo)["good_share"]
                 share += good * len(routed) / len(arrivals)
                 extrapolated |= self._extrapolated(settings, done.rows)
@@ -184,6 +246,7 @@ class Predictor:
         extrapolated_at_low = Extrapolated()
         for _ in range(KNEE_STEPS):
             middle = (low + high) / 2
+            self.tell(f"{middle:.2f} requests/s")
             share, extrapolated = self.good_share(middle)
             if share >= ENOUGH:
                 low, extrapolated_at_low = middle, extrapolated
@@ -193,34 +256,51 @@ class Predictor:
 
     def _peak(self) -> float:
         """Requests per second if all are there from the beginning: no rate above it can be kept up."""
-        at_once = [replace(arrival, at=0.0, follows=False) for arrival in self.recording.arrivals]
+        at_once = [replace(arrival.moved(0.0), follows=False) for arrival in self.recording.arrivals]
         done = self._replay(replace(self.recording, arrivals=at_once), self.recording.settings)
         return 2 * figures(done.rows, done.arrived)["requests_per_s"]
 
     def slots_enough(self, rate: float) -> Enough:
-        """The smallest max_num_sequences that meets the limits at ``rate``.
+        """The smallest max_num_sequences that meets the limits at ``rate``. More slots than requests change nothing."""
+        settings = self.recording.settings
+        most = min(MOST_SLOTS, len(self.recording.arrivals), settings.step_tokens)
+        recorded = int(settings.words["max_num_sequences"] or 16)
 
-        Recorded sizes are tried first. More slots than requests change nothing.
-        """
-        most = min(MOST_SLOTS, len(self.recording.arrivals))
-        recorded = self.model.largest.batch
-        candidates = [*_up_to(min(recorded, most)), *(slots for slots in _up_to(most) if slots > recorded)]
-        return self._first(candidates, lambda slots: self.good_share(rate, 1, {"max_num_sequences": str(slots)}))
+        def share(slots: int) -> tuple[float, Extrapolated]:
+            self.tell(f"{slots} slots")
+            return self.good_share(rate, 1, {"max_num_sequences": str(slots)})
+
+        return self._smallest(recorded, most, share)
 
     def replicas_enough(self, rate: float) -> Enough:
         """The smallest number of replicas that meets the limits at ``rate``, up to MOST_REPLICAS."""
-        most = min(MOST_REPLICAS, len(self.recording.arrivals))
-        return self._first(range(1, most + 1), lambda replicas: self.good_share(rate, replicas))
 
-    def _first(self, numbers: Sequence[int], share_of: Callable[[int], tuple[float, Extrapolated]]) -> Enough:
-        """The first number with which enough requests are within the limits; none if the last one is not enough."""
-        share, every = share_of(numbers[-1])
-        for number in numbers if share >= ENOUGH else ():
+        def share(replicas: int) -> tuple[float, Extrapolated]:
+            self.tell(f"{replicas} replica{'s' if replicas > 1 else ''}")
+            return self.good_share(rate, replicas)
+
+        return self._smallest(1, min(MOST_REPLICAS, len(self.recording.arrivals)), share)
+
+    def _smallest(self, first: int, most: int, share_of: Callable[[int], tuple[float, Extrapolated]]) -> Enough:
+        """The smallest number with which enough requests are within the limits, by doubling and then by halving.
+
+        Args:
+            first: is tried first.
+        """
+        low, number = 0, min(first, most)
+        high: int | None = None
+        every, at_high = Extrapolated(), Extrapolated()
+        while high is None or high - low > 1:
             share, extrapolated = share_of(number)
             every |= extrapolated
             if share >= ENOUGH:
-                return Enough(number, number, extrapolated)
-        return Enough(None, numbers[-1], every)
+                high, at_high = number, extrapolated
+            else:
+                low = number
+            if low == most:
+                return Enough(None, most, every)
+            number = min(2 * number, most) if high is None else (low + high) // 2
+        return Enough(high, high, at_high)
 
 
 def extrapolation_in_words(larger: Extrapolated, model: StepTime) -> str:
@@ -263,15 +343,6 @@ def at_rate(arrivals: Sequence[Arrival], rate: float) -> list[Arrival]:
     rng, now = random.Random(SEED), 0.0
     spread = []
     for arrival in arrivals:
-        spread.append(replace(arrival, at=now, follows=False))
+        spread.append(replace(arrival.moved(now), follows=False))
         now += rng.expovariate(rate)
     return spread
-
-
-def _up_to(most: int) -> Iterator[int]:
-    """1, 2, 4 ... and ``most`` itself."""
-    number = 1
-    while number < most:
-        yield number
-        number *= 2
-    yield most

@@ -8,40 +8,57 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from labsched import answer, causes, clients, findings, recording
 from labsched.causes import ExplainedRequest
 from labsched.errors import LabError
 from labsched.explanation import Called, Explanation, Window
-from labsched.findings import TOKEN_TIMES, Finding
+from labsched.findings import TOKEN_TIMES, Finding, RequestGroup, RequestKey, rank
 from labsched.recording import Recording
-from labsched.vllm.arguments import their_names
+from labsched.vllm.arguments import labs_names, their_names
 
 SHORTEST_MS = 0.05  # of a part that the table shows
 HELPS = 0.95  # of a p99, or less: then a setting is worth a try
+WIDE = 0.25  # of a time: an interval that is said with it
 AS_GOOD = 1.1  # times the lowest p99: of settings as good the first is named
 PERCENTILES = ("p50", "p95", "p99")  # as findings.RANKS
 Table = Callable[[Sequence[Sequence[object]], Sequence[str]], str]  # rows and header; numbers are in all but the ends
 
 
 Predicts = Callable[[Recording], answer.Predictor]
+ServerTimes = Mapping[str, Mapping[RequestKey, float]]  # ms, by metric and request
 
 
-class Advice(NamedTuple):
-    """A setting against a part; {} where there is none. ``p99``: of each metric (ms), as predicted for the recorded
-    settings and with it; {} where nothing was tried.
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """A setting, and what a replay makes of every request's times; {} where there is none, or nothing was replayed.
+
+    Attributes:
+        before, after: TTFT and TPOT (ms) by metric and request, as predicted for the recorded settings and with it.
     """
 
-    change: Mapping[str, str] = {}
-    p99: Mapping[str, tuple[float, float]] = {}
+    change: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    before: ServerTimes = dataclasses.field(default_factory=dict)
+    after: ServerTimes = dataclasses.field(default_factory=dict)
 
-    def helps(self, metric: str) -> bool:
-        """Whether it takes this metric's p99 down."""
-        return metric in self.p99 and self.p99[metric][1] <= HELPS * self.p99[metric][0]
+    def p99(self, metric: str, group: RequestGroup) -> tuple[float, float] | None:
+        """The p99 (ms) of a group without and with it; None: no replay says."""
+        names = {(request.engine, request.name) for request in group.requests}
+        found = [
+            sorted(times.get(metric, {})[name] for name in names if name in times.get(metric, {}))
+            for times in (self.before, self.after)
+        ]
+        return (found[0][rank(len(found[0]), 99)], found[1][rank(len(found[1]), 99)]) if all(found) else None
+
+    def helps(self, metric: str, group: RequestGroup) -> bool:
+        """Whether it takes the p99 of this group down."""
+        p99 = self.p99(metric, group)
+        return p99 is not None and p99[1] <= HELPS * p99[0]
 
 
 def called_by_client(read: Sequence[Recording]) -> Called:
@@ -116,58 +133,102 @@ class Diagnosis:
         return {metric: of_metric for metric, of_metric in found.items() if of_metric}
 
     @cached_property
-    def tried(self) -> Sequence[Advice]:
-        """The settings that were replayed, with what each makes of every metric; [] if none can be."""
-        read, first = self.told.recordings[0], [of_metric[0] for of_metric in self.found.values()]
-        settings = read.settings
-        predicts = self.predicts if settings.vllm else answer.Predictor.of
-        if settings.own or not predicts:
+    def _predictors(self) -> Sequence[answer.Predictor]:
+        """One for each recording; [] if its settings cannot be replayed."""
+        read = self.told.recordings
+        predicts = self.predicts if read[0].settings.vllm else answer.Predictor.of
+        try:
+            return [] if read[0].settings.own or not predicts else [predicts(recording) for recording in read]
+        except LabError:
             return []
+
+    def _times(self, change: Mapping[str, str], replicas: int = 1, edge: int | None = None) -> ServerTimes:
+        """The times of the requests of all engines, as predicted. Raises LabError: the scheduler refuses the change."""
+        every: dict[str, dict[RequestKey, float]] = {metric: {} for metric in TOKEN_TIMES}
+        for predictor in self._predictors:
+            read = predictor.recording
+            for metric, times in predictor.times(labs_names(read.settings, change), replicas, edge).items():
+                every[metric] |= {(read.engine, name): ms for name, ms in times.items()}
+        return every
+
+    @cached_property
+    def tried(self) -> Sequence[Advice]:
+        """The settings that were replayed, with what each makes of every request's times; [] if none can be."""
+        settings, first = self.told.recordings[0].settings, [of_metric[0] for of_metric in self.found.values()]
         if settings.vllm:
             changes = findings.candidates(settings, self.told.requests)
         else:
-            changes = [
-                dict(change) for change in {tuple(one.items()): one for of in first for one in of.changes}.values()
-            ]
-        if not changes:
+            changes = [*{tuple(one.items()): dict(one) for of in first for one in of.changes}.values()]
+        if not changes or not self._predictors:
             return []
-        tried: list[Advice] = []
         try:
-            predictor = predicts(read)
-            before = predictor.likeliest({})
+            before = self._times({})
         except LabError:
             return []
+        tried: list[Advice] = []
         for number, change in enumerate(changes, 1):
             if settings.vllm:  # which takes its time
                 self.tell(f"{number} of {len(changes)} settings")
             with contextlib.suppress(LabError):  # the scheduler refuses this one
-                after = predictor.likeliest(change)
-                names = {metric: f"{metric.lower()}_p99_ms" for metric in self.found}
-                p99 = {metric: (before[name], after[name]) for metric, name in names.items() if name in before}
-                tried.append(Advice(change, p99))
+                tried.append(Advice(change, before, self._times(change)))
         return tried
 
     @cached_property
+    def two_replicas(self) -> Advice | None:
+        """What two servers would make of it that get the requests in turn; None: it is not known."""
+        if not self.tried or not self.told.recordings[0].settings.vllm:
+            return None
+        self.tell("two replicas")
+        try:
+            return Advice({}, self.tried[0].before, self._times({}, replicas=2))
+        except LabError:
+            return None
+
+    @cached_property
     def advice(self) -> Mapping[str, Advice]:
-        """What is advised for each metric: never one value of a setting for this and another for that."""
+        """What is advised for each metric: never one value of a setting for this and another for that.
+
+        Of the settings that are about as good as the best for the group that the first sentence is about, the one that
+        is worst for no other p99.
+        """
         advice: dict[str, Advice] = {}
         for metric, (found, *_) in self.found.items():
-            settings = self.told.recordings[0].settings
+            settings, group = self.told.recordings[0].settings, found.group
             tried = [one for one in self.tried if settings.vllm or one.change in found.changes]
             taken = [other.change for other in advice.values() if other.change]
             free = [one for one in tried if all(one.change == other or not {*one.change} & {*other} for other in taken)]
-            helping = [one for one in free if one.helps(metric)]
+            helping = [one for one in free if one.helps(metric, group)]
+
+            def after(one: Advice, metric: str = metric, group: RequestGroup = group) -> float:
+                return (one.p99(metric, group) or (0.0, math.inf))[1]
+
+            def price(one: Advice) -> float:
+                others = (one.p99(metric, group) for _, metric, group in self._shown)
+                return max(later / earlier for earlier, later in filter(None, others) if earlier)
+
             if helping:
-                best = min(one.p99[metric][1] for one in helping)
-                advice[metric] = next(one for one in helping if one.p99[metric][1] <= AS_GOOD * best)
-            elif any(one.helps(metric) for one in tried):  # it is the other way round for the first metric
+                best = min(map(after, helping))
+                advice[metric] = min((one for one in helping if after(one) <= AS_GOOD * best), key=price)
+            elif any(one.helps(metric, group) for one in tried):  # it is the other way round for the first metric
                 advice[metric] = Advice()
             elif tried:
-                advice[metric] = Advice({}, tried[0].p99) if settings.vllm else tried[0]
+                advice[metric] = dataclasses.replace(tried[0], change={}) if settings.vllm else tried[0]
             else:
                 untried = (one for one in found.changes if not any({*one} & {*other} for other in taken))
                 advice[metric] = Advice(next(untried, {}))
         return advice
+
+    @cached_property
+    def intervals(self) -> Mapping[str, tuple[float, float]]:
+        """Between which times (ms) the p99 may lie that is promised of each metric's advice."""
+        found = {}
+        for metric, advice in self.advice.items():
+            group = self.found[metric][0].group
+            if advice.change and advice.after:
+                edges = [dataclasses.replace(advice, after=self._times(advice.change, edge=edge)) for edge in (0, 1)]
+                every = [p99[1] for one in (advice, *edges) if (p99 := one.p99(metric, group))]
+                found[metric] = min(every), max(every)
+        return found
 
     @property
     def slowest(self) -> ExplainedRequest | None:
@@ -194,7 +255,7 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """The document of `explain --json`; times in ms."""
-        told = self.told
+        told, shown = self.told, self._shown
         return {
             "recordings": [read.name or read.source for read in told.recordings],
             "others": list(told.others),
@@ -202,7 +263,10 @@ class Diagnosis:
             **told.counts(),
             "sentences": self.sentences(),
             **{metric: self._metric_to_json(metric) for metric in self.found},
-            "tried": [{"set": dict(one.change), "p99_ms": dict(one.p99)} for one in self.tried],
+            "tried": [
+                {"set": dict(one.change), "p99_ms": {title: one.p99(metric, group) for title, metric, group in shown}}
+                for one in self.tried
+            ],
         }
 
     def _metric_to_json(self, metric: str) -> dict[str, Any]:
@@ -220,7 +284,8 @@ class Diagnosis:
                 "culprit": first.culprit.name if first.culprit else None,
             },
             "change": dict(advice.change),
-            "p99_ms": advice.p99.get(metric),
+            "p99_ms": advice.p99(metric, first.group),
+            "p99_interval_ms": self.intervals.get(metric),
             "classes": [[_class_to_json(of_class) for of_class in kind] for kind in self._differing(metric)],
         }
 
@@ -258,33 +323,61 @@ class Diagnosis:
         read = told.recordings[0]
         text = " ".join(filter(None, (told.about(found), told.counsel(found))))
         named = _in_words(read, advice.change)
-        whose = " of all requests" if found.is_victim or len(told.requests) < told.came else ""
-        if not advice.p99:
+        p99 = advice.p99(found.metric, found.group)
+        if p99 is None:
             if advice.change and not read.settings.own:
                 command = f"labctl predict {read.source} --set {named}"
                 return f"{text} A setting against it, not tested: {named}. {command} says what it does."
             return text
-        before, after = advice.p99[found.metric]
+        before, after = p99
         if not advice.change:
-            return f"{text} None of the {len(self.tried)} settings that were replayed takes {1 - HELPS:.0%} off it."
-        predicted = f"the prediction for p99{whose} is {after:,.0f} ms"
-        if not advice.helps(found.metric):
-            return f"{text} {named} would not help: {predicted}; as recorded, {before:,.0f}."
-        price = [
-            f", and for that of {other} {later:,.0f} instead of {earlier:,.0f}"
-            for other, (earlier, later) in advice.p99.items()
-            if other != found.metric
-        ]
-        return f"{text} With {named} {predicted} instead of {before:,.0f}{''.join(price)}."
+            text += f" None of the {len(self.tried)} settings that were replayed takes {1 - HELPS:.0%} off it."
+            if (two := self.two_replicas) and two.helps(found.metric, found.group):
+                text += f" Two replicas would: {_ms((two.p99(found.metric, found.group) or (0.0, 0.0))[1])}."
+            return text
+        predicted = f"the prediction for this p99 is {_ms(after)}"
+        if not advice.helps(found.metric, found.group):
+            return f"{text} {named} would not help: {predicted}; as recorded, {_ms(before)}."
+        price = []
+        for title, metric, group in self._shown:
+            other = advice.p99(metric, group)
+            asked = (metric, group.title) == (found.metric, found.group.title)
+            if other and not asked and not HELPS <= other[1] / other[0] <= 1 / HELPS:
+                price.append(f"that of {title} {_ms(other[1])} instead of {_ms(other[0])}")
+        low, high = self.intervals[found.metric]
+        if high - low > WIDE * after:
+            predicted += f" (between {_ms(low)} and {_ms(high)})"
+        return f"{text} With {named} {'; '.join([f'{predicted} instead of {_ms(before)}', *price])}."
+
+    @cached_property
+    def _shown(self) -> Sequence[tuple[str, str, RequestGroup]]:
+        """The groups whose p99 is shown for each setting: the classes that a finding names, or else all requests."""
+        shown: dict[tuple[str, str], tuple[str, str, RequestGroup]] = {}
+        for metric, found in self.found.items():
+            groups = [group for one in found if one.is_victim for group in (one.group, one.behind) if group]
+            groups = groups or [findings.everybody(self.told.requests)]
+            for group in groups:
+                shown.setdefault((metric, group.title), (f"{metric} {group.words}".strip(), metric, group))
+        return [*shown.values()]
 
     def _trials(self, table: Table) -> Iterator[str]:
         """The table of what was replayed, the lowest p99 first."""
-        read, metrics = self.told.recordings[0], list(self.found)
-        ranked = sorted(self.tried, key=lambda one: [one.p99[metric][1] for metric in metrics])
-        rows = [("as recorded", *(f"{before:,.1f}" for before, _ in self.tried[0].p99.values()))]
-        for one in ranked:
-            rows.append((_in_words(read, one.change), *(f"{after:,.1f}" for _, after in one.p99.values())))
-        yield table(rows, ("replayed with", *(f"{metric} p99, ms" for metric in metrics)))
+        read = self.told.recordings[0]
+
+        def cells(one: Advice, after: bool) -> list[str]:
+            return [f"{(one.p99(metric, group) or (0.0, 0.0))[after]:,.1f}" for _, metric, group in self._shown]
+
+        _, metric, group = self._shown[0]
+        ranked = sorted(self.tried, key=lambda one: (one.p99(metric, group) or (0.0, 0.0))[1])
+        rows = [("as recorded", *cells(self.tried[0], False))]
+        rows += [(_in_words(read, one.change), *cells(one, True)) for one in ranked]
+        if two := self.two_replicas:
+            rows.append(("two replicas", *cells(two, True)))
+        yield table(rows, ("replayed with", *(f"p99 of {title}, ms" for title, *_ in self._shown)))
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.0f} ms" if value >= 10 else f"{value:.1f} ms"
 
 
 def _in_words(read: Recording, change: Mapping[str, str]) -> str:

@@ -9,14 +9,13 @@ from datetime import datetime, timedelta
 from labsched import causes
 from labsched.causes import PARTS, ExplainedRequest
 from labsched.errors import LabError
-from labsched.findings import SHORT_OF_MEMORY, Finding, RequestGroup, findings, shortage
+from labsched.findings import CACHE_MATTERS, SHORT_OF_MEMORY, Finding, RequestGroup, findings, shortage
 from labsched.prefixes import PrefixUse, prefix_use
 from labsched.recording import Recording
 from labsched.vllm.decision import NOT_READY
 
 MANY_LOST = 0.01  # share of requests without a token from which on their sentence is the first one
 FLOODS = 0.5  # of all tokens
-CACHE_MATTERS = 0.1  # of the prompt tokens
 NAMED_RECORDINGS = 3  # recordings that are named
 Called = Callable[[ExplainedRequest], str]
 COUNSEL = {  # against parts that no setting of the scheduler changes
@@ -251,6 +250,12 @@ class Explanation:
             return ""
         settings = self.recordings[0].settings
         use = prefix_use(self.requests, settings)
+        if use is None and not settings.reuse:
+            tokens = sum(request.arrival.prompt for request in self.requests)
+            return (
+                f"Prefix caching is off for {_count(tokens, 'prompt token')}, and what they share is not recorded: "
+                "enable_prefix_caching=true costs next to nothing and shows it."
+            )
         if use is None:
             return "Prefix cache: not recorded (the recording has no hashes of prompts)."
         text = f"{use.cached / use.tokens:.0%} of {_count(use.tokens, 'prompt token')} came from the prefix cache"

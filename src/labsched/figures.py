@@ -10,6 +10,7 @@ from labsched.errors import LabError
 from labsched.slo import Slo
 from labsched.step import Step
 
+Times = Mapping[str, Mapping[str, float]]  # TTFT and TPOT (ms) of each request that has it, by its name
 COUNTED = ("steps", "mean_batch", "preemptions", "recomputed_tokens", "cached_tokens")
 
 
@@ -50,8 +51,7 @@ def figures(rows: Sequence[Step], arrived: Mapping[str, float], slo: Slo | None 
         )
     counts["steps"] = len(rows)
     counts["mean_batch"] = sum(row.batch for row in rows) / len(rows)
-    ttft = {name: (ends[0] - arrived[name]) * 1e3 for name, ends in answered.items()}
-    tpot = {name: (ends[-1] - ends[0]) * 1e3 / (len(ends) - 1) for name, ends in answered.items() if len(ends) > 1}
+    ttft, tpot = _times(answered, arrived).values()
     itl = [gap * 1e3 for ends in answered.values() for gap in np.diff(ends)]
     whole = [(ends[-1] - arrived[name]) * 1e3 for name, ends in answered.items()]
     span = max(row.over for row in rows) - min(arrived[name] for name in answered)
@@ -70,6 +70,26 @@ def figures(rows: Sequence[Step], arrived: Mapping[str, float], slo: Slo | None 
         good = sum(slo.is_met(ttft[name], tpot.get(name, 0.0)) for name in answered)
         run |= {"goodput_per_s": good * rate, "good_share": good / len(answered)}
     return run
+
+
+def request_times(rows: Sequence[Step], arrived: Mapping[str, float]) -> Times:
+    """The TTFT and the TPOT of each request of a run. Arguments as of :func:`figures`."""
+    ends: dict[str, list[float]] = {name: [] for name in arrived}
+    for row in rows:
+        for name, made in zip(row.ids, row.made, strict=True):
+            if made and name in ends:
+                ends[name] += [row.over] * made
+    return _times({name: times for name, times in ends.items() if times}, arrived)
+
+
+def _times(answered: Mapping[str, Sequence[float]], arrived: Mapping[str, float]) -> Times:
+    """From when each request that has tokens had them."""
+    return {
+        "TTFT": {name: (ends[0] - arrived[name]) * 1e3 for name, ends in answered.items()},
+        "TPOT": {
+            name: (ends[-1] - ends[0]) * 1e3 / (len(ends) - 1) for name, ends in answered.items() if len(ends) > 1
+        },
+    }
 
 
 def _percentiles(name: str, values: Sequence[float]) -> dict[str, float]:

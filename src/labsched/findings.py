@@ -25,17 +25,24 @@ from labsched.causes import (
     PROMPTS,
     ExplainedRequest,
 )
+from labsched.prefixes import prefix_use
 from labsched.recording import Recording, SchedulerSettings
+from labsched.vllm.arguments import DTYPE, FP8, SHARE, TWO_BYTES
 
 TOKEN_TIMES = ("TTFT", "TPOT")
 RANKS = (50, 95, 99)
 SHORT_OF_MEMORY = (NO_BLOCK, PREEMPTED)
 ENLARGED, REDUCED = (2, 4), (2, 4, 8)  # times as much of a setting, and parts of it, that are tried
+THRESHOLD, WATERMARK = "long_prefill_token_threshold", "watermark"
+CHUNK = 2048  # tokens of a step, where prompts went in one piece before
+CACHE_MATTERS = 0.1  # of the prompt tokens
+MOST_SHARE = 0.95  # of a device's memory
 SECOND = 0.5  # of the largest part, from which on a second one is named
 MATTERS = 1 / 3  # of the time, from which on another part comes before the request's own work
 APART, FEW_TOKENS = 4, 16  # times as long are long prompts; fewer tokens are no difference
 DIFFER = 2  # times the p99 of another class
 LENGTH = "prompt length"  # in which classes differ
+AS_LONG = 0.5  # of the p99 of all requests: that of a class is as bad
 MOST_CLASSES, MOST_VICTIMS = 8, 2  # with more, a sentence helps nobody
 RequestKey = tuple[str | None, str]  # a request of a server: its engine and its name
 
@@ -64,14 +71,15 @@ def everybody(requests: Sequence[ExplainedRequest]) -> RequestGroup:
 
 def at_percentile(found: Sequence[ExplainedRequest], metric: str, percent: float) -> ExplainedRequest:
     """The request at this rank: as many percent of the requests took at most as long (nearest rank)."""
-    return _slowest_last(found, metric)[_rank(len(found), percent)]
+    return _slowest_last(found, metric)[rank(len(found), percent)]
 
 
 def _slowest_last(found: Sequence[ExplainedRequest], metric: str) -> list[ExplainedRequest]:
     return sorted(found, key=lambda request: request.whole(metric))
 
 
-def _rank(count: int, percent: float) -> int:
+def rank(count: int, percent: float) -> int:
+    """The place of a percentile among so many sorted values (nearest rank)."""
     return max(0, math.ceil(percent / 100 * count) - 1)
 
 
@@ -195,7 +203,7 @@ def find(
     """
     slowest = _slowest_last(group.of(metric), metric)
     at = at_percentile(slowest, metric, 99)
-    tail = slowest[_rank(len(slowest), 99) :]
+    tail = slowest[rank(len(slowest), 99) :]
     sums: dict[str, float] = defaultdict(float)
     for request in tail:
         for part, ms in request.parts(metric).items():
@@ -239,8 +247,8 @@ def find(
 def findings(requests: Sequence[ExplainedRequest], settings: SchedulerSettings, metric: str) -> list[Finding]:
     """The finding about all requests, and those about classes that wait for another class; the weightiest first.
 
-    A class that waits comes before a p99 which is its requests' own work: nothing is in the way there. [] if no request
-    has this metric.
+    A class that waits comes before a p99 which is its requests' own work, where nothing is in the way, and before one
+    that is hardly longer than its own. [] if no request has this metric.
     """
     every = everybody(requests)
     if not every.of(metric):
@@ -256,7 +264,8 @@ def findings(requests: Sequence[ExplainedRequest], settings: SchedulerSettings, 
     del victims[MOST_VICTIMS:]
     if any(found.group is whole.alone for found in victims):
         return victims  # the p99 of all is theirs
-    return [*victims, whole] if whole.part in OWN_WORK else [whole, *victims]
+    waits = victims and AS_LONG * whole.p99 <= victims[0].p99
+    return [*victims, whole] if waits or whole.part in OWN_WORK else [whole, *victims]
 
 
 def _alone(whole: Finding, kinds: Sequence[Sequence[RequestGroup]]) -> RequestGroup | None:
@@ -305,7 +314,7 @@ def remedies(
         # A smaller step would only make others' prompts take longer, and a larger one would hold more of them. Nor does
         # a threshold help that no prompt reaches.
         thresholds = [max(1, tokens // times) for times in REDUCED[1:]]
-        return [{"long_prefill_token_threshold": str(most)} for most in thresholds if most < longest]
+        return [{THRESHOLD: str(most)} for most in thresholds if most < longest]
     if part == NO_TOKENS:
         return [{"max_num_tokens": str(times * tokens)} for times in ENLARGED]
     if part == CLOSED:
@@ -320,18 +329,34 @@ def remedies(
 def candidates(settings: SchedulerSettings, requests: Sequence[ExplainedRequest]) -> list[dict[str, str]]:
     """The settings that an operator of vLLM can take, one at a time and both ways: each is a change to try.
 
-    Memory is not among them, because that of a person's own device is what it is.
+    Memory is among them where requests wait for it, or where what they have in common is evicted: a byte for a number
+    of the KV cache in the place of two, and a larger share of the device. Settings have the labs' names, or vLLM's own.
     """
     words, tokens = settings.words, settings.step_tokens
     slots, longest = int(words["max_num_sequences"] or 16), max(request.arrival.prompt for request in requests)
-    changes = [{"max_num_sequences": str(count)} for count in (2 * slots, 4 * slots, slots // 2, slots // 4) if count]
-    changes += [{"max_num_tokens": str(count)} for count in (2 * tokens, 4 * tokens, tokens // 2, tokens // 4) if count]
-    thresholds = [max(1, tokens // times) for times in REDUCED[1:]]
-    changes += [{"long_prefill_token_threshold": str(most)} for most in thresholds if most < longest]
+    counts = [2 * slots, 4 * slots, slots // 2, slots // 4]
+    changes = [{"max_num_sequences": str(count)} for count in counts if 0 < count <= tokens]
+    if words["enable_chunked_context"].lower() == "false":
+        changes.append({"enable_chunked_context": "true", "max_num_tokens": str(max(CHUNK, slots))})
+    else:
+        budgets = [2 * tokens, 4 * tokens, tokens // 2, tokens // 4]
+        changes += [{"max_num_tokens": str(count)} for count in budgets if count >= slots]
+        threshold = words.get(THRESHOLD, "0")
+        thresholds = [*(max(1, tokens // times) for times in REDUCED[1:]), *([0] if threshold != "0" else [])]
+        changes += [{THRESHOLD: str(most)} for most in thresholds if most < longest and str(most) != threshold]
     if not settings.reuse and any(request.arrival.prefixes for request in requests):
         changes.append({"enable_kv_cache_reuse": "true"})
     if words["scheduling"] != "priority" and len({request.arrival.priority for request in requests}) > 1:
         changes.append({"scheduling": "priority"})
+    short = any(request.ttft.get(part) or request.tpot.get(part) for request in requests for part in SHORT_OF_MEMORY)
+    use = prefix_use(requests, settings)
+    if short or (use and use.evicted >= CACHE_MATTERS * use.tokens):
+        if WATERMARK in words:
+            changes += [{WATERMARK: value} for value in ("0.0", "0.05") if float(words[WATERMARK]) != float(value)]
+        if settings.recorded.get(DTYPE) in TWO_BYTES:
+            changes.append({DTYPE: FP8})
+        if "block_bytes" in settings.recorded and float(settings.recorded.get(SHARE, 1)) < MOST_SHARE:
+            changes.append({SHARE: str(MOST_SHARE)})
     return changes
 
 

@@ -111,6 +111,10 @@ class Arrival:
             id=str(line["id"]) if "id" in line else None,
         )
 
+    def moved(self, at: float) -> Arrival:
+        """The same request at another time: its client waits as long."""
+        return replace(self, at=at, left_at=self.left_at + at - self.at)
+
     @property
     def cancelled(self) -> bool:
         return self.why in CANCELLED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +19,7 @@ from labsched.scheduler import Scheduler
 from labsched.step import Step
 
 STANDSTILL = 1000  # steps without a batch, after which no request will ever join
+ALIKE, FEW_ALIKE, MANY_ALIKE = 0.02, 3, 0.25  # relative difference of times; how many are many, and which share of all
 WHERE = "labctl predict --help lists what can be set"
 StepSeconds = Callable[[Step], float]
 PACE = ("pace", "pace_shape", "pace_table", "pace_slower")  # allowed for any recording: they do not change decisions
@@ -274,7 +276,7 @@ class Replay:
     def _has_left(self, arrival: Arrival) -> bool:
         if self.seconds is None:
             return arrival.left <= self.steps
-        return arrival.left_at + self._late <= self.now
+        return self.arrived[arrival.name] + arrival.left_at - arrival.at <= self.now
 
     def _end(self, name: str) -> None:
         if self.live.pop(name, None) and not self.live:
@@ -307,6 +309,23 @@ class Replay:
                 )
             self._end(request.name)
         return bool(step.batch)
+
+
+def ended_by_text(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """The same requests of a vLLM, where those end by themselves that its front end cancelled for what they said.
+
+    It does so at a stop string, and also when a client leaves; a recording does not say which. Clients leave after the
+    same time: a request is one of theirs if it has no token, or if many were cancelled after about as long.
+    """
+    stays = sorted(arrival.left_at - arrival.at for arrival in arrivals if arrival.cancelled)
+    many = max(FEW_ALIKE, MANY_ALIKE * len(stays))
+
+    def stopped(arrival: Arrival) -> bool:
+        stay = arrival.left_at - arrival.at
+        alike = bisect_right(stays, stay * (1 + ALIKE)) - bisect_left(stays, stay / (1 + ALIKE))
+        return arrival.cancelled and arrival.made > 0 and alike < many
+
+    return [replace(arrival, why="stop") if stopped(arrival) else arrival for arrival in arrivals]
 
 
 class Tokens:

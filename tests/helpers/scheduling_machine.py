@@ -306,7 +306,7 @@ class Vllms(Rules):
     """vLLM's scheduler, as `labctl predict` has it: it decides at the step itself, and preempts by its own rules."""
 
     def make(self, reuse: bool, chunked: bool, batch: int, blocks: int, tokens: int) -> None:
-        from labserve.vllm.counting import make_counted_vllm
+        from benchmarks.counting_vllm import make_counted_vllm
 
         self.tokens = max(tokens, batch) if chunked else LONGEST  # vLLM refuses fewer
         words = {

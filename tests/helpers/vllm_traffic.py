@@ -7,9 +7,9 @@ import random
 from collections import deque
 from typing import Any
 
-from labserve.model_shape import ModelShape
-from labserve.vllm import counting
-from labserve.vllm.settings import VllmSettings
+from labsched.recording import SchedulerSettings
+from labsched.request_log import WORDS as KNOWN
+from labsched.vllm import counted
 
 VOCABULARY, CONTEXT = 1000, 512
 WORDS = {
@@ -23,24 +23,28 @@ WORDS = {
 }
 
 
+def settings_of(words: dict[str, str]) -> SchedulerSettings:
+    given = {**dict.fromkeys(KNOWN, ""), **WORDS, **words}
+    size = int(given["block_size"])
+    blocks = int(given["max_tokens_in_paged_kv_cache"]) // size
+    return SchedulerSettings(given, blocks, size, int(given["max_num_tokens"]), CONTEXT, VOCABULARY)
+
+
 class Server:
     """A scheduler of vLLM with requests that come, end and are aborted by chance, `ahead` steps in flight."""
 
     def __init__(self, words: dict[str, str], recorded: bool) -> None:
-        word = {**WORDS, **words}
-        settings = VllmSettings.of(
-            lambda name: word.get(name, ""), ModelShape(VOCABULARY, CONTEXT, 1, head_dim=counting.HEAD)
-        )
-        config = counting.vllm_configuration(settings, lambda name: word.get(name, ""), VOCABULARY)
+        settings = settings_of(words)
+        config = counted.vllm_config(settings)
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler
         from vllm.v1.core.sched.scheduler import Scheduler
 
         from labsched.vllm import RecordingScheduler
 
-        self.ahead = 2 if word.get("async_scheduling") == "true" else 1
+        self.ahead = 2 if settings.words["async_scheduling"] == "true" else 1
         kind: Any = RecordingScheduler if recorded else AsyncScheduler if self.ahead > 1 else Scheduler
-        self.scheduler = counting.of_kind(kind, config, settings)
-        self._hasher = counting.hasher(config, settings)
+        self.scheduler = counted.of_kind(kind, config)
+        self._hasher = counted.hasher(config)
         self.flying: deque[tuple[Any, Any]] = deque()
         self._count = 0
 
@@ -140,7 +144,6 @@ def pinned(words: dict[str, str], seed: int, folder: str, requests: int = 40) ->
             )
         )
         after += chance.choice((0, 0, 1, 3))
-    word = {**WORDS, **words}
-    scheduler: Any = counting.make_counted_vllm(lambda name: word.get(name, ""), CONTEXT, VOCABULARY, folder)
-    Replay(scheduler, arrivals).run()
-    scheduler.engine.engine_core.engine_core.scheduler.shutdown()
+    player: Any = counted.CountedVllm(settings_of(words), folder)
+    Replay(player, arrivals).run()
+    player.scheduler.shutdown()

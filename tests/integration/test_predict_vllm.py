@@ -17,10 +17,11 @@ from random_workloads import vllm_settings, workloads
 
 from labctl.cli.predict import predict_command
 from labctl.labs import rerun
-from labctl.recordings.vllm import VllmReplays, change_vllm_settings
+from labctl.recordings.vllm import VllmReplays
 from labsched import figures, recording, replay
 from labsched.step import Step
 from labsched.vllm.arguments import labs_names
+from labsched.vllm.counted import change_vllm_settings
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 FIXED = {"engine": "vllm", "model": "shipped:tiny-llama", "decoupled_mode": True, "exact": True}

@@ -43,7 +43,7 @@ class Mutant(NamedTuple):
 
 
 _SCHEDULER, _MEMORY, _ORDER = "labsched/scheduler.py", "labsched/memory.py", "labsched/order.py"
-_GATE, _RECORDER, _DOWN = "labserve/vllm/watched.py", "labserve/observe/recorder.py", "labctl/stack/down.py"
+_GATE, _RECORDER, _DOWN = "labsched/vllm/gate.py", "labserve/observe/recorder.py", "labctl/stack/down.py"
 MUTANTS = [
     Mutant("scheduler", "static batches are open", _SCHEDULER, "0 if self.static and self.running else ", ""),
     Mutant(

@@ -132,8 +132,9 @@ def _predicting(console: Console) -> Callable[[Recording], Predictor] | None:
         return None
 
     def predictor(read: Recording) -> Predictor:
-        from labctl.recordings.vllm import VllmReplays, change_vllm_settings
+        from labctl.recordings.vllm import VllmReplays
         from labsched import answer
+        from labsched.vllm.counted import change_vllm_settings
 
         change_vllm_settings(read.settings, {})  # what cannot be replayed is refused before vLLM is started
         console.step("settings replayed by vLLM's scheduler")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.cli import options as opt
-from labctl.cli.console import is_terminal, say
+from labctl.cli.console import Console, is_terminal, say
 from labkit.errors import LabError
 from labkit.tables import format_table
 from labsched.printable import printable
@@ -113,6 +113,7 @@ def predict_command(
     time; the time of a step is a model fitted on the recording (docs/guide/prediction.md).
     """
     from labctl.settings import parse_assignments
+    from labsched import prediction
     from labsched.vllm.arguments import labs_names
 
     wanted = dict(parse_assignments(change.assignments))
@@ -125,21 +126,10 @@ def predict_command(
     if change.sweep:
         _sweep(predictor, wanted, *change.swept(), shown)
         return
-    recorded = predictor.recorded()
-    guess = None if yes or shown.json_output or not is_terminal() else _guess(recorded[GUESSED])
-    predicted = predictor.predict(wanted)
-    document = {
-        "set": wanted,
-        **_theirs(predictor.recording.settings, wanted),
-        "guess": {GUESSED: guess} if guess is not None else {},
-        "recorded": recorded,
-        "predicted": dict(predicted.figures),
-        "low": dict(predicted.low),
-        "high": dict(predicted.high),
-        "step_time": predictor.model.to_json(),
-        "paced": predicted.settings.pace is not None,
-        "extrapolated": _marked(predictor, predicted.extrapolated, wanted),
-    }
+    guess: dict[str, float] = {}
+    if not (yes or shown.json_output) and is_terminal():
+        guess[GUESSED] = _guess(predictor.recorded()[GUESSED])
+    document = prediction.prediction_document(predictor, wanted, guess, partial(_record, predictor))
     if run_it:
         document = _measure(predictor, document, verbose)
     _write(document, shown)
@@ -159,51 +149,27 @@ def plan_command(result: Path, slo: str, rate: float, phase: str, strict: bool, 
 
     The requests are those of RESULT, at R per second. The knee is the highest rate that one replica keeps up.
     """
-    from labctl.recordings import prediction
+    from dataclasses import replace
 
-    predictor = _predictor(result, _ReplayOptions(phase, strict, slo=slo))
-    slots, replicas, knee = predictor.slots_enough(rate), predictor.replicas_enough(rate), predictor.knee()
-    answers = {"max_num_sequences": slots, "replicas": replicas, "knee_per_s": knee}
-    marks = {name: _marked(predictor, answer.extrapolated, {}) for name, answer in answers.items()}
-    document = {
-        "rate": rate,
-        "slo": slo,
-        **{name: answer.value for name, answer in answers.items()},
-        "tried": {name: answer.tried for name, answer in answers.items()},
-        "extrapolated": marks,
-    }
+    from labsched import prediction
+
+    console = Console()
+    console.step("settings replayed")
+    predictor = replace(_predictor(result, _ReplayOptions(phase, strict, slo=slo)), tell=console.progress)
+    document = prediction.plan_document(predictor, rate, slo, partial(_record, predictor))
+    console.settle()
     _write(document, shown)
-    if shown.json_output:
-        return
-    theirs = _theirs(predictor.recording.settings, {"max_num_sequences": ""}).get("vllm", {})
-    name = next(iter(theirs), "max_num_sequences")
-    words = {
-        "one replica": f"{name}={slots.value}" if slots.value else f"not with {name} up to {slots.tried}",
-        "replicas": f"{replicas.value or f'not with up to {replicas.tried}'} ({name}={_slots(predictor)})",
-        "knee": f"{knee.value:.2f} requests/s a replica" if knee.value else "not even one request at a time",
-    }
-    for (title, text), mark in zip(words.items(), marks.values(), strict=True):
-        click.echo(f"{title:<15}{text}{'  (extrapolated)' if mark else ''}")
-    remarks = [remark for remark in map(prediction.extrapolation_sentence, marks.values()) if remark]
-    _say([*dict.fromkeys(remarks), *prediction.time_remarks(predictor.model.to_json())])
-
-
-def _theirs(settings: SchedulerSettings, wanted: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The settings under vLLM's own names, for a document; {} where the recording is not of somebody's own vLLM."""
-    from labsched.vllm.arguments import their_names
-
-    return {"vllm": their_names(settings, wanted)} if settings.recorded and wanted else {}
-
-
-def _slots(predictor: Predictor) -> str:
-    return predictor.recording.settings.words["max_num_sequences"] or "16"
+    if not shown.json_output:
+        for line in prediction.plan_lines(predictor, document):
+            click.echo(line)
+        _say(prediction.plan_remarks(predictor, document))
 
 
 def _sweep(
     predictor: Predictor, wanted: Mapping[str, str], key: str, values: Sequence[str], shown: opt.ResultOutput
 ) -> None:
     """A column for each value that has an answer, and a line for each that has none."""
-    from labctl.recordings.prediction import extrapolation_sentence, format_number, time_remarks
+    from labsched.prediction import extrapolation_mark, extrapolation_sentence, format_number, time_remarks
     from labsched.vllm.arguments import labs_names
 
     predicted: dict[str, Prediction] = {}
@@ -216,7 +182,9 @@ def _sweep(
         except LabError as error:
             refused[value] = error
         else:
-            marks[value] = _marked(predictor, predicted[value].extrapolated, settings)
+            marks[value] = extrapolation_mark(
+                predictor, predicted[value].extrapolated, settings, partial(_record, predictor)
+            )
     if not predicted:
         raise next(iter(refused.values()))
     document: dict[str, Any] = {
@@ -243,29 +211,19 @@ def _sweep(
     _say([*([remark] if remark else []), *time_remarks(predictor.model.to_json())])
 
 
-def _marked(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]) -> dict[str, Any] | None:
-    """How many steps are extrapolated, why, and the command whose recording would have such steps; None: none is."""
-    from labsched.answer import extrapolation_in_words
-
-    if not found.steps:
-        return None
-    return {
-        "steps": found.steps,
-        "why": extrapolation_in_words(found, predictor.model),
-        "record": _record(predictor, found, wanted),
-    }
-
-
 def _record(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]) -> str:
     """A ``labctl bench`` that records steps of the extrapolated sizes; "" where the stack is not known."""
     from labctl.labs.rerun import Recorded
+    from labsched.prediction import slots_of
 
     arrivals = predictor.recording.arrivals
     prompt = max(1, sum(arrival.prompt for arrival in arrivals) // len(arrivals))
     together = max(found.decoding, -(-found.prompt // prompt))
     asked = {name: value for name, value in wanted.items() if name != "gpt_model_type"}
     if found.decoding:
-        asked["max_num_sequences"] = str(max(found.decoding, int(asked.get("max_num_sequences") or _slots(predictor))))
+        asked["max_num_sequences"] = str(
+            max(found.decoding, int(asked.get("max_num_sequences") or slots_of(predictor)))
+        )
     if found.prompt > predictor.recording.settings.step_tokens:
         asked["max_num_tokens"] = str(found.prompt)
     try:
@@ -278,9 +236,9 @@ def _record(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]
 
 
 def _predictor(result: Path, how: _ReplayOptions) -> Predictor:
-    from labctl.recordings import vllm
     from labsched import answer, clients, recording, replay
     from labsched.slo import Slo
+    from labsched.vllm.counted import change_vllm_settings
 
     read = recording.read_recording(result, how.phase)
     read = read.in_turn(clients.sent_requests(read))
@@ -291,10 +249,10 @@ def _predictor(result: Path, how: _ReplayOptions) -> Predictor:
         number = name.removesuffix(IN_FLIGHT)
         in_flight = int(number) if name.endswith(IN_FLIGHT) and number.isdigit() else 0
     if read.settings.beyond:
-        vllm.change_vllm_settings(read.settings, {})  # it is refused before vLLM is started
+        change_vllm_settings(read.settings, {})  # it is refused before vLLM is started
     if read.settings.vllm:
         replays = _vllm(read.settings, how.scheduler)
-        return answer.Predictor.of(read, in_flight, limits, replays.replay, how.strict, vllm.change_vllm_settings)
+        return answer.Predictor.of(read, in_flight, limits, replays.replay, how.strict, change_vllm_settings)
     if read.settings.own and not how.scheduler:
         raise LabError(
             f"{result} was recorded with a scheduler of your own",
@@ -333,6 +291,7 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
     from labctl.labs import rerun
     from labctl.recordings import prediction
     from labsched import figures
+    from labsched.prediction import extrapolation_mark
 
     session, wanted = opt.open_session(verbose), document["set"]
     ran = rerun.rerun_recording(session, predictor.recording, wanted, predictor.in_flight)
@@ -350,7 +309,7 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
         "error": errors,
         "folder": str(ran.folder),
         "left_out": list(ran.left_out),
-        "extrapolated": _marked(predictor, predicted.extrapolated, wanted),
+        "extrapolated": extrapolation_mark(predictor, predicted.extrapolated, wanted, partial(_record, predictor)),
         "parting": {"step": parting.step, "differs": sorted(parting.differs)} if parting else None,
     }
     lanes = [
@@ -372,13 +331,15 @@ def _write(document: Mapping[str, Any], shown: opt.ResultOutput) -> None:
 
 
 def _show(document: Mapping[str, Any]) -> None:
-    from labctl.recordings import prediction
+    from labsched import prediction
 
     rows, header = prediction.prediction_table(document)
     click.echo(format_table(rows, header, right=range(1, len(header))))
     _say(prediction.prediction_remarks(document))
     if "folder" in document:
-        say(printable(f"step log, report.md and {prediction.PICTURE} of the run: {document['folder']}"))
+        from labctl.recordings.prediction import PICTURE
+
+        say(printable(f"step log, report.md and {PICTURE} of the run: {document['folder']}"))
 
 
 def _say(remarks: Sequence[str]) -> None:

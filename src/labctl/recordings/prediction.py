@@ -14,12 +14,10 @@ from labkit.evidence import batches
 from labkit.evidence.records import Lane, RequestRecord
 from labsched.lines import MODEL
 from labsched.markdown import markdown
+from labsched.prediction import prediction_remarks, prediction_table
 from labsched.step import Step
-from labsched.steptime import HELD_UP, TERMS, TOKEN
 
 FILE, PICTURE, REPORT = "prediction.json", "prediction.png", "report.md"
-TOKENS = "each token of a step beyond {:,.0f}"
-PACED = "a step takes the time of the device that pace names, whatever the recorded steps took"
 
 
 def prediction_lane(title: str, rows: Sequence[Step], arrived: Mapping[str, float]) -> Lane:
@@ -67,83 +65,3 @@ def read_prediction(path: Path) -> dict[str, Any] | None:
             code="prediction-damaged",
         ) from error
     return document
-
-
-def prediction_table(document: Mapping[str, Any]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
-    """Rows and header: what was recorded, predicted, guessed and measured, and the error, by figure."""
-    measured, guess = document.get("measured", {}), document["guess"]
-    header = ["", "recorded", "predicted", "interval"]
-    if guess:
-        header.append("guess")
-    if measured:
-        header += ["measured", "error"]
-    rows = []
-    for name, predicted in document["predicted"].items():
-        interval = f"{format_number(document['low'][name])} to {format_number(document['high'][name])}"
-        row = [name, format_number(document["recorded"][name]), format_number(predicted), interval]
-        if guess:
-            row.append(format_number(guess[name]) if name in guess else "")
-        if measured:
-            error = document["error"].get(name)
-            row += [format_number(measured[name]), "-" if error is None else f"{error:+.1%}"]
-        rows.append(tuple(row))
-    return rows, tuple(header)
-
-
-def prediction_remarks(document: Mapping[str, Any]) -> list[str]:
-    """Sentences on the model of a step's time, its noise floor, and where prediction and measurement part."""
-    remarks = [PACED] if document.get("paced") else time_remarks(document["step_time"])
-    if sentence := extrapolation_sentence(document.get("extrapolated")):
-        remarks.insert(0, sentence)
-    if left_out := document.get("left_out"):
-        settings = ", ".join(left_out)
-        remarks.append(f"recorded settings that this stack does not have, and that were left out: {settings}")
-    if "measured" in document:
-        if parting := document["parting"]:
-            remarks.append(f"first difference: step {parting['step']:,}, {', '.join(parting['differs'])}")
-        else:
-            remarks.append("no difference in any step")
-    return remarks
-
-
-def extrapolation_sentence(mark: Mapping[str, Any] | None) -> str:
-    """A sentence on the steps whose time was extrapolated, with the command that would record such steps; "": none."""
-    if not mark:
-        return ""
-    steps = f"{mark['steps']:,} {'step is' if mark['steps'] == 1 else 'steps are'}"
-    sentence = f"extrapolated: {steps} far from every recorded size, with {mark['why']}"
-    return f"{sentence}; to record such steps: {mark['record']}" if mark["record"] else sentence
-
-
-def time_remarks(model: Mapping[str, Any]) -> list[str]:
-    """The same on the model alone (:meth:`labsched.steptime.StepTime.to_json`)."""
-    costs = {term: f"{cost * 1e6:,.1f}" for term, cost in model["seconds"].items()}
-    if bend := model["bend_tokens"]:
-        costs = {TOKENS.format(bend) if term == TERMS[TOKEN] else term: cost for term, cost in costs.items()}
-    terms = " + ".join(f"{cost} for {term}" for term, cost in costs.items() if cost != "0.0")
-    twice, (fastest, slowest) = model["same_shape_steps"], model["parts"]
-    noise = f"{model['noise_floor']:.1%} ({twice:,} steps whose batch shape occurred twice)" if twice else "unknown"
-    held, held_s = model.get("held_up_steps", 0), model.get("held_up_s", 0.0)
-    remarks = []
-    if held:
-        remarks.append(f"steps held up, to over {HELD_UP} times the model's time: {held:,}, by {held_s:.2f} s in all")
-    return [
-        *remarks,
-        f"a step takes, in µs: {terms}; {model['gap_s'] * 1e6:,.0f} to the next",
-        f"noise floor {noise} in {model['steps']:,} recorded steps",
-        *([_left_out(left_out)] if (left_out := model["left_out"])["sizes"] else []),
-        f"tenths of the recording took {fastest:.2f} to {slowest:.2f} of the model's time: the interval has both",
-    ]
-
-
-def _left_out(found: Mapping[str, Any]) -> str:
-    """A sentence on the test of the interval (:class:`labsched.steptime.LeftOut`)."""
-    sizes, within = found["sizes"], found["within"]
-    return (
-        f"sizes of steps left out of the fit, one at a time: {sizes}; {within} took a time inside the interval of the "
-        f"others, and the median error was {found['error']:.1%}"
-    )
-
-
-def format_number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.2f}"

@@ -10,16 +10,14 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from labkit.errors import LabError
 from labsched.kv_budget import NULL_BLOCKS
-from labsched.policy import gather_s
 from labsched.recording import Recording, SchedulerSettings
-from labsched.replay import WHERE, Replay, ReplayResult, StepSeconds, changed_words
+from labsched.replay import WHERE, ReplayResult, StepSeconds
 from labsched.vllm.arguments import BLOCKS, CACHE, NAMES
-from labserve.model_shape import ModelShape
-from labserve.vllm import settings as served
+from labsched.vllm.counted import replay_vllm
+from labserve.vllm.settings import BLOCK_SIZE
 
 
 def stack_names(assignments: Mapping[str, str]) -> dict[str, str]:
@@ -32,38 +30,11 @@ def stack_names(assignments: Mapping[str, str]) -> dict[str, str]:
     renamed = {NAMES.get(name, name): value for name, value in assignments.items()}
     if blocks := renamed.pop(BLOCKS, ""):
         try:
-            size = int(renamed.get("block_size") or served.BLOCK_SIZE)
+            size = int(renamed.get("block_size") or BLOCK_SIZE)
             renamed[CACHE] = str((int(blocks) - NULL_BLOCKS) * size)
         except ValueError as error:
             raise LabError(f"{BLOCKS}={blocks} is not a number", str(error), WHERE, code="settings-unusable") from error
     return renamed
-
-
-def change_vllm_settings(settings: SchedulerSettings, assignments: Mapping[str, str]) -> SchedulerSettings:
-    """As :func:`labsched.replay.change_settings`. Raises LabError also where vLLM would refuse the settings, or does
-    more.
-    """
-    if settings.beyond:
-        raise LabError(
-            "this server cannot be replayed",
-            f"it has {' and '.join(settings.beyond)}, and the replay has not",
-            "labctl explain needs no replay",
-            code="replay-refused",
-        )
-    words = changed_words(settings, assignments)
-    given = {**words, "block_size": str(settings.block_size)}
-    if words[CACHE] == settings.words[CACHE]:
-        given[CACHE] = str(settings.blocks * settings.block_size)
-    if not words["max_num_tokens"]:  # the usual number is another on a GPU
-        given["max_num_tokens"] = str(settings.step_tokens)
-    shape = ModelShape(settings.vocabulary, settings.context, 1, head_dim=served.HEADS[0])
-    try:
-        made = served.VllmSettings.of(lambda name: given.get(name, ""), shape)
-    except ValueError as error:
-        raise LabError(
-            "these settings cannot be predicted", str(error), WHERE, code="settings-unpredictable"
-        ) from error
-    return replace(settings, words=words, blocks=made.kv.blocks, step_tokens=made.features.max_num_tokens)
 
 
 class VllmReplays:
@@ -88,7 +59,7 @@ class VllmReplays:
     ) -> ReplayResult:
         """As :func:`labsched.replay.replay`; ``seconds`` goes into another process."""
         try:
-            return self._pool.submit(_replay, replace(recording, rows=[]), settings, seconds, in_flight).result()
+            return self._pool.submit(replay_vllm, replace(recording, rows=[]), settings, seconds, in_flight).result()
         except BrokenProcessPool as error:
             raise LabError(
                 "vLLM's scheduler could not be replayed", "its process has ended", code="replay-ended"
@@ -99,24 +70,3 @@ def _read_first(packages: str) -> None:
     """In the new process, before anything else is imported there."""
     sys.path.insert(0, packages)
     os.environ["PYTHONPATH"] = packages  # vLLM 0.26 inspects a model's class in a process of its own
-
-
-def _replay(
-    recording: Recording, settings: SchedulerSettings, seconds: StepSeconds | None, in_flight: int
-) -> ReplayResult:
-    """In the process with vLLM."""
-    from labserve.vllm.counting import make_counted_vllm
-
-    words = {
-        **settings.words,
-        "block_size": str(settings.block_size),
-        CACHE: str(settings.blocks * settings.block_size),
-        "max_num_tokens": str(settings.step_tokens),
-    }
-    try:
-        scheduler: Any = make_counted_vllm(lambda name: words.get(name, ""), settings.context, settings.vocabulary)
-    except ValueError as error:
-        raise LabError("vLLM refuses these settings", str(error), WHERE, code="settings-unpredictable") from error
-    gather = gather_s(lambda name: words.get(name, ""))
-    done = Replay(scheduler, recording.arrivals, seconds, in_flight, gather_s=gather)
-    return ReplayResult(done.run(), done.arrived)

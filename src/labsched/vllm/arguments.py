@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from labsched.errors import LabError
 from labsched.kv_budget import NULL_BLOCKS
 from labsched.recording import SchedulerSettings
 from labsched.replay import WHERE
+from labsched.request_log import WORDS
 
 NAMES = {  # vLLM's arguments: the labs' settings that set them
     "max_num_seqs": "max_num_sequences",
@@ -18,7 +21,9 @@ NAMES = {  # vLLM's arguments: the labs' settings that set them
     "scheduling_policy": "scheduling",
 }
 CACHE = "max_tokens_in_paged_kv_cache"
-BLOCKS, SHARE = "num_gpu_blocks_override", "gpu_memory_utilization"  # vLLM's arguments that set CACHE
+# vLLM's arguments that set CACHE, and the value of the last one that stores a number in one byte in the place of two
+BLOCKS, SHARE, DTYPE, FP8 = "num_gpu_blocks_override", "gpu_memory_utilization", "kv_cache_dtype", "fp8"
+TWO_BYTES = ("auto", "float16", "bfloat16")  # of kv_cache_dtype: "auto" is as the model computes
 
 
 def labs_names(settings: SchedulerSettings, assignments: Mapping[str, str]) -> dict[str, str]:
@@ -30,7 +35,7 @@ def labs_names(settings: SchedulerSettings, assignments: Mapping[str, str]) -> d
         return dict(assignments)
     renamed = {}
     for name, value in assignments.items():
-        if name in (BLOCKS, SHARE):
+        if name in (BLOCKS, SHARE, DTYPE):
             renamed[CACHE] = str(_blocks(settings, name, value) * settings.block_size)
         else:
             renamed[NAMES.get(name, name)] = value
@@ -51,12 +56,28 @@ def their_names(settings: SchedulerSettings, assignments: Mapping[str, str]) -> 
     return renamed
 
 
+def own_arguments(settings: SchedulerSettings) -> dict[str, Any]:
+    """The settings that vLLM alone has, by its names, as values."""
+    found = {}
+    for name, word in settings.words.items():
+        if name not in (*WORDS, "block_size") and word:
+            try:
+                found[name] = json.loads(word)
+            except ValueError:
+                found[name] = word
+    return found
+
+
 def _blocks(settings: SchedulerSettings, name: str, value: str) -> int:
     """The KV blocks, without the null block, that one of vLLM's arguments comes to."""
     known = settings.recorded
     try:
         if name == BLOCKS:
             return int(value) - NULL_BLOCKS
+        if name == DTYPE:
+            if value != FP8 or known[DTYPE] not in TWO_BYTES:
+                raise ValueError(f"the recorded one is {known[DTYPE]}: only {FP8} in the place of two bytes is known")
+            return 2 * (settings.blocks + NULL_BLOCKS) - NULL_BLOCKS
         more = (float(value) - float(known[SHARE])) * int(known["device_memory"])
         return settings.blocks + math.floor(more / int(known["block_bytes"]))
     except ValueError as error:
@@ -64,5 +85,5 @@ def _blocks(settings: SchedulerSettings, name: str, value: str) -> int:
     except (KeyError, ZeroDivisionError):
         why = "the recording does not say what memory its device has: on a CPU this setting means nothing"
         raise LabError(
-            f"{name} cannot be predicted", why, f"--set {BLOCKS}={settings.blocks + 1}", code="replay-refused"
+            f"{name} cannot be predicted", why, f"--set {BLOCKS}={settings.blocks + NULL_BLOCKS}", code="replay-refused"
         ) from None

@@ -5,6 +5,7 @@ costs a copy of a few lists. Lengths, times, hashes of blocks and reasons are wr
 """
 
 import base64
+import dataclasses
 import hashlib
 import secrets
 import time
@@ -24,7 +25,16 @@ MODEL = "vllm"
 HASH_BYTES = 6  # of each block
 LONGEST_WAIT_S = 3600.0  # between vLLM's own time of arrival and the scheduler; more is another kind of time
 WHYS = {"stop": "stop", "length": "length", "abort": "cancelled", "error": "failed", "repetition": "stop"}
-ARGUMENTS = ("long_prefill_token_threshold", "watermark", "scheduler_reserve_full_isl")  # also decide about steps
+# Fields of vLLM's SchedulerConfig that a replay may be asked about although they have their defaults.
+ARGUMENTS = ("long_prefill_token_threshold", "watermark", "scheduler_reserve_full_isl")
+# Fields that the labs' words or vLLM's own names beside them say, or which decide nothing about a step.
+TOLD = {
+    "max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "policy", "async_scheduling", "scheduler_cls",
+    "block_size", "gpu_memory_utilization", "num_gpu_blocks_override", "enable_prefix_caching", "kv_cache_memory_bytes",
+    "cache_dtype", "kv_cache_dtype_skip_layers", "prefix_caching_hash_algo", "mamba_ssm_cache_dtype", "stream_interval",
+    "disable_hybrid_kv_cache_manager",
+}  # fmt: skip
+PASSED_ON = {"prefix_match_unit", "prefix_cache_retention_interval"}  # fields of CacheConfig that decide about steps
 
 
 class Came(NamedTuple):
@@ -192,6 +202,10 @@ def scheduler_line(scheduler: Any) -> dict[str, Any]:
     }
     own |= _memory(scheduler)
     own |= {name: value for name in ARGUMENTS if (value := getattr(config, name, None)) is not None}
+    chosen, cached = chosen_fields(config), chosen_fields(cache)
+    passed_on = {name: own[name] for name in ARGUMENTS if name in own} | chosen
+    passed_on |= {name: value for name, value in cached.items() if name in PASSED_ON}
+    own |= passed_on | {"kv_cache_dtype": str(cache.cache_dtype)}
     words = {
         "engine": MODEL,
         "gpt_model_type": "inflight_fused_batching",
@@ -205,7 +219,7 @@ def scheduler_line(scheduler: Any) -> dict[str, Any]:
         "scheduling": own["scheduling_policy"],
         "async_scheduling": own["async_scheduling"],
         **dict.fromkeys(("pace", "pace_shape", "pace_slower", "gather_microseconds"), ""),
-        **{name: own[name] for name in ARGUMENTS if name in own},
+        **passed_on,
     }
     return {
         "words": {name: str(value).lower() for name, value in words.items()},
@@ -217,9 +231,24 @@ def scheduler_line(scheduler: Any) -> dict[str, Any]:
         "own": "",
         "vllm": {"version": vllm.__version__, **own},
         "hash_block_size": int(getattr(scheduler, "hash_block_size", size)),
-        "beyond": _beyond(scheduler),
+        "beyond": [
+            *_beyond(scheduler),
+            *(f"{name}={value}" for name, value in cached.items() if name not in PASSED_ON),
+        ],
         "wall": time.time() - time.monotonic(),  # seconds between the log's time and the clock's
     }
+
+
+def chosen_fields(config: Any) -> dict[str, Any]:
+    """The fields of a configuration of vLLM's that are not at their defaults, without those that it derives or TOLD."""
+    found = {}
+    for field in dataclasses.fields(config):
+        default = getattr(field.default, "default", field.default)  # of pydantic's own record of it
+        derived = not field.init or getattr(field.default, "init", None) is False
+        value = getattr(config, field.name, default)
+        if not derived and field.name not in TOLD and value != default:
+            found[field.name] = value if isinstance(value, bool | int | float) else str(value)
+    return found
 
 
 def _memory(scheduler: Any) -> dict[str, int]:

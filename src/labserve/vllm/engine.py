@@ -59,7 +59,7 @@ class VllmScheduler:
 
     Args:
         engine: a `vllm.LLMEngine` whose scheduler is `watched`.
-        static: whether a gate lets requests in a batch at a time (labserve/vllm/watched.py).
+        static: whether a gate lets requests in a batch at a time (labsched/vllm/gate.py).
         guide: a scheduler of the labs' kind, which orders vLLM's queue and its running requests.
 
     `ahead`: whether a step may be decided while another is in flight, where vLLM schedules asynchronously.

@@ -11,6 +11,7 @@ from typing import Any
 from labsched import scheduler
 from labsched.own import FILE, class_beside
 from labsched.policy import BATCHING
+from labsched.vllm.gate import Gate
 from labserve.inflight.engines import Setup
 from labserve.inflight.logprobs import LogProbs
 from labserve.model_shape import ModelShape
@@ -19,7 +20,7 @@ from labserve.vllm.engine import VllmScheduler
 from labserve.vllm.grammars import backend_config
 from labserve.vllm.guide import Guide, guide_beside
 from labserve.vllm.settings import COMPILED, VllmSettings, Word
-from labserve.vllm.watched import Gate, watched_scheduler
+from labserve.vllm.watched import watched_scheduler
 
 ARGUMENTS = "vllm.json"
 NO_COMPILER = "TORCH_COMPILE_DISABLE"

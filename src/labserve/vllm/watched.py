@@ -1,15 +1,12 @@
-"""vLLM's scheduler with an account of each decision, and of the step that each result belongs to.
-
-For static batching (`gpt_model_type=V1`), which it does not have, there is a gate before it.
-"""
+"""vLLM's scheduler with an account of each decision, and of the step that each result belongs to."""
 
 import time
-from collections.abc import Container, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
-from labsched.plan import Because
 from labsched.vllm.decision import Decision, StepsInFlight, decision
+from labsched.vllm.gate import Gate
 
 
 class BlockIds(list[int]):
@@ -31,40 +28,6 @@ class BlockIds(list[int]):
 EMPTY = BlockIds()
 
 
-class Gate:
-    """Lets requests in a batch at a time: the scheduler behind it sees no other.
-
-    A batch is the first `size` requests that wait when the engine is empty. It is closed then, until the last of its
-    requests has ended, however few are left and however many wait: that is all that static batching is.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._batch: set[str] = set()
-
-    def admit(self, waiting: Sequence[Any], here: Container[str]) -> list[Any]:
-        """The waiting requests that the scheduler may see; `here` has the ids of all that have not ended.
-
-        >>> from types import SimpleNamespace
-        >>> a, b, c = (SimpleNamespace(request_id=id) for id in "abc")
-        >>> gate = Gate(2)
-        >>> [request.request_id for request in gate.admit([a, b, c], {"a", "b", "c"})]
-        ['a', 'b']
-        >>> [request.request_id for request in gate.admit([c], {"b", "c"})]  # a has ended, and c waits for b
-        []
-        >>> [request.request_id for request in gate.admit([c], {"c"})]
-        ['c']
-        """
-        self._batch = {id for id in self._batch if id in here}
-        if not self._batch:
-            self._batch = {request.request_id for request in waiting[: self._size]}
-        return [request for request in waiting if request.request_id in self._batch]
-
-    def closed(self, request: Any) -> bool:
-        """Whether the batch is closed to a waiting request."""
-        return request.request_id not in self._batch
-
-
 def watched_scheduler(kind: Any, gate: Gate | None = None) -> Any:
     """A subclass of a vLLM scheduler, for `EngineArgs.scheduler_cls`, that reports its decisions.
 
@@ -79,8 +42,6 @@ def watched_scheduler(kind: Any, gate: Gate | None = None) -> Any:
         decides.
         """
 
-        waiting: Any  # vLLM's `RequestQueue`
-
         def __init__(self, *args: Any, **named: Any) -> None:
             super().__init__(*args, **named)
             self.in_flight = StepsInFlight()
@@ -93,29 +54,14 @@ def watched_scheduler(kind: Any, gate: Gate | None = None) -> Any:
 
         def schedule(self, *args: Any, **named: Any) -> Any:
             began = time.monotonic()
-            output = super().schedule(*args, **named) if gate is None else self._through(gate, *args, **named)
+            schedule = partial(super().schedule, *args, **named)
+            output = gate.through(self, schedule) if gate else schedule()
             decided = decision(self, output, began)
             self.tables = decided.tables = block_tables(self, output, self.tables)
-            if gate and decided.waiting and gate.closed(self.requests[decided.waiting[0]]):
-                full = len(self.running) >= self.max_num_running_reqs
-                decided.because = Because("no slot" if full else "batch closed")
+            if gate and decided.waiting and (because := gate.because(self, decided.waiting[0])):
+                decided.because = because
             self.in_flight.add(output, decided)
             return output
-
-        def _through(self, gate: Gate, *args: Any, **named: Any) -> Any:
-            """Let vLLM decide about the requests that the gate admits, and about no others."""
-            queue = self.waiting
-            admitted = gate.admit([*queue], self.requests)
-            queue.remove_requests(admitted)
-            self.waiting = type(queue)()
-            for request in admitted:
-                self.waiting.add_request(request)
-            try:
-                return super().schedule(*args, **named)
-            finally:
-                for request in reversed([*self.waiting]):  # found no memory, or were preempted
-                    queue.prepend_request(request)
-                self.waiting = queue
 
         def get_grammar_bitmask(self, output: Any, *args: Any, **named: Any) -> Any:
             began = time.monotonic()

@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recordings import SETTINGS
 
-from labctl.recordings.prediction import time_remarks
 from labsched import answer, figures, replay, steptime
 from labsched.costs import StepCosts, StepCounts
 from labsched.fitting import fit
+from labsched.prediction import time_remarks
 from labsched.recording import Arrival, Recording
 from labsched.step import Step
 

@@ -110,12 +110,13 @@ def test_what_is_advised_for_vllm_was_replayed_and_does_what_really_running_it_d
     made = recorded(load, vllm_settings(slots=4), steep)
     written_by_vllm(tmp_path, made)
     told = explain_result(tmp_path, predicts=predicts)
+    every = findings.everybody(told.told.requests)
     slots = {one.change["max_num_sequences"]: one for one in told.tried if "max_num_sequences" in one.change}
     really = {count: p99(recorded(load, vllm_settings(slots=int(count)), steep), load) for count in slots}
     for count, one in slots.items():
-        assert one.p99["TTFT"] == pytest.approx((p99(made, load), really[count]), rel=0.05)
+        assert one.p99("TTFT", every) == pytest.approx((p99(made, load), really[count]), rel=0.05)
     assert told.advice["TTFT"].change == {"max_num_sequences": min(really, key=lambda count: really[count])}
-    assert slots["2"].helps("TPOT") and told.advice["TPOT"].change == {}, "one answer does not say both"
+    assert slots["2"].helps("TPOT", every) and told.advice["TPOT"].change == {}, "one answer does not say both"
     said = " ".join(told.sentences())
     assert "max_num_seqs=16" in said and "max_num_seqs=2" not in said and "not tested" not in said
 
@@ -448,6 +449,36 @@ def test_an_urgent_request_behind_others_is_a_priority_inversion_that_the_schedu
     assert "behind 60 of priority 9" in said_of_it
 
 
+def test_what_is_advised_is_best_for_those_who_wait_and_says_what_it_does_to_the_others(tmp_path: Path) -> None:
+    """Urgent requests behind batch jobs on eight slots; the sentence is theirs, and so is the setting."""
+    bulk = [request(f"b{n}", 1e-3 * n, 300, 80, priority=9) for n in range(60)]
+    urgent = [request(f"u{n}", 0.2 + 0.05 * n, 50, 10, priority=1) for n in range(20)]
+    load = sorted([*bulk, *urgent], key=lambda one: one.at)
+    written_by_vllm(tmp_path, recorded(load, vllm_settings(slots=8), linear))
+    told = explain_result(tmp_path, predicts=predicts)
+    first = told.found["TTFT"][0]
+    assert first.is_victim and first.group.title == "1", "the p99 of all is hardly longer than theirs"
+    policy = vllm_settings(slots=8)
+    sorted_by = recorded(load, replace(policy, words={**policy.words, "scheduling": "priority"}), linear)
+    (one,) = (one for one in told.tried if one.change == {"scheduling": "priority"})
+    assert told.advice["TTFT"].change == one.change
+    assert first.behind
+    for group, whose in ((first.group, urgent), (first.behind, bulk)):
+        _, after = one.p99("TTFT", group) or (0.0, 0.0)
+        assert after == pytest.approx(nearest_p99(sorted_by, whose), rel=0.05)
+    said = " ".join(told.sentences())
+    assert "scheduling_policy=priority" in said and "that of TTFT of priority 9" in said
+
+
+def test_a_byte_for_a_number_is_tried_where_requests_wait_for_memory_and_numbers_have_two(tmp_path: Path) -> None:
+    def tried(blocks: int, dtype: str) -> bool:
+        settings = vllm_settings(slots=64, blocks=blocks, kv_cache_dtype=dtype)
+        found = causes.explain_requests(recorded(chats(40, 0.01, 300, 60), settings, linear))
+        return {"kv_cache_dtype": "fp8"} in findings.candidates(settings, found)
+
+    assert tried(60, "auto") and not tried(60, "fp8") and not tried(4000, "auto")
+
+
 def test_requests_that_are_alike_are_one_class() -> None:
     found = causes.explain_requests(recorded(chats(50, 0.02, 60, 20), vllm_settings(), linear))
     assert findings.classes(found) == [] and findings.differing(found, vllm_settings(), "TTFT") == []
@@ -528,8 +559,12 @@ def test_a_prefix_that_gave_way_to_others_was_evicted() -> None:
 def test_a_recording_without_hashes_says_that_the_cache_is_not_recorded(tmp_path: Path) -> None:
     made = of_a_mixture(True)
     assert prefix_use(causes.explain_requests(made), made.settings) is None
-    written_by_vllm(tmp_path, made)
-    assert any(sentence.startswith("Prefix cache: not recorded") for sentence in sentences(tmp_path))
+    for reuse, said_of_it in (("true", "Prefix cache: not recorded"), ("false", "Prefix caching is off")):
+        folder = tmp_path / reuse
+        folder.mkdir()
+        words = {**made.settings.words, "enable_kv_cache_reuse": reuse}
+        written_by_vllm(folder, replace(made, settings=replace(made.settings, words=words)))
+        assert any(sentence.startswith(said_of_it) for sentence in sentences(folder))
 
 
 # -- memory, and a machine that was held up ---------------------------------------------------------------------------

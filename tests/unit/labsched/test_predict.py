@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ import fake_backend
 import hypothesis
 import numpy as np
 import pytest
+import recordings
 from click.testing import CliRunner
 from counting_engine import CountingEngine
 from hypothesis import given
@@ -26,9 +29,9 @@ from step_schema import LINES, RequestLine
 from waiting import eventually
 
 from labctl.cli.predict import plan_command, predict_command
-from labctl.recordings import vllm
 from labkit.errors import LabError
 from labsched import answer, figures, fitting, recording, replay, steptime
+from labsched.__main__ import main as module
 from labsched.costs import StepCounts
 from labsched.features import Features
 from labsched.fitting import fit
@@ -38,6 +41,7 @@ from labsched.recording import Recording
 from labsched.slo import Slo
 from labsched.step import Step
 from labsched.vllm.arguments import labs_names
+from labsched.vllm.counted import change_vllm_settings
 from labserve.inflight import setup
 
 LLM = next(case for case in CASES if case.path == "llm/tensorrt_llm")
@@ -210,7 +214,7 @@ VLLM = replace(SETTINGS, words={**SETTINGS.words, "engine": "vllm"})
 def test_what_vllm_refuses_cannot_be_predicted_of_a_recording_of_it() -> None:
     asked = {"max_num_seqs": "100", "max_num_batched_tokens": "64"}
     with lab_error("settings-unpredictable", "max_num_tokens: 64"):
-        vllm.change_vllm_settings(VLLM, labs_names(VLLM, asked))
+        change_vllm_settings(VLLM, labs_names(VLLM, asked))
 
 
 def test_a_recording_of_vllm_is_not_replayed_by_our_scheduler(made_up: Recording) -> None:
@@ -424,8 +428,44 @@ def test_more_slots_never_meet_fewer_limits_and_the_plan_names_the_smallest(made
     def share(slots: int) -> float:
         return predictor.good_share(4.0, 1, {"max_num_sequences": str(slots)})[0]
 
-    assert share(int(slots)) >= answer.ENOUGH and (slots == 1 or share(int(slots) // 2) < answer.ENOUGH)
+    assert share(int(slots)) >= answer.ENOUGH and (slots == 1 or share(int(slots) - 1) < answer.ENOUGH)
     assert predictor.good_share(knee)[0] >= answer.ENOUGH
+
+
+def test_the_smallest_setting_is_found_by_doubling_and_halving_and_each_try_is_told(made_up: Recording) -> None:
+    tried = list[str]()
+    predictor = replace(answer.Predictor.of(made_up, slo=Slo.parse("ttft<200ms,tpot<20ms")), tell=tried.append)
+    found = predictor.slots_enough(4.0)
+    assert found.value and f"{found.value:.0f} slots" in tried
+    assert len(tried) == len({*tried}) <= 2 * math.log2(2 * len(made_up.arrivals))
+
+
+# -- requests that left -----------------------------------------------------------------------------------------------
+
+
+def test_an_answer_that_was_cut_for_what_it_said_has_as_many_tokens_under_any_setting() -> None:
+    """vLLM's front end cancels a request at its stop string: that is not later where the request was faster."""
+    slow = replace(SETTINGS, words={**SETTINGS.words, "max_num_sequences": "2"})
+    sent = [recordings.request(f"{n}", 0.02 * n, 20, 5 + 3 * (n % 9)) for n in range(40)]
+    made = recordings.recorded(sent, slow)
+    over = {name: row.over for row in made.rows for name in row.ended}
+    cut = [replace(one, limit=200, why="cancelled", left_at=over[one.name]) for one in sent]
+    fast = replay.change_settings(SETTINGS, {"max_num_sequences": "16"})
+    rows = replay.replay(replace(made, arrivals=replay.ended_by_text(cut)), fast, cost).rows
+    tokens = Counter(name for row in rows for name, count in zip(row.ids, row.made, strict=True) if count)
+    assert tokens == {one.name: one.made for one in sent}
+
+
+def test_clients_that_leave_after_the_same_time_leave_after_it_whenever_they_came() -> None:
+    patient = [replace(recordings.request(f"{n}", 0.05 * n, 20, 200), why="cancelled", made=3) for n in range(20)]
+    left = [replace(one, left_at=one.at + 0.3) for one in patient]
+    assert replay.ended_by_text(left) == left
+    later = [one.moved(one.at + 5.0) for one in left]
+    rows = replay.replay(Recording(SETTINGS, later), SETTINGS, cost).rows
+    last = {name: row.over for row in rows for name in row.ids}
+    longest = max(row.over - row.began for row in rows)
+    assert all(last[one.name] <= one.at + 0.3 + 2 * longest for one in later)
+    assert max(last[one.name] - one.at for one in later) > 0.25
 
 
 # -- the commands -----------------------------------------------------------------------------------------------------
@@ -453,11 +493,31 @@ def test_a_sweep_has_a_column_for_each_value_and_a_line_for_each_without_an_answ
     assert "no answer for max_num_sequences=none" in shown and "extrapolated steps" in shown
 
 
+def test_without_labctl_the_same_answers_are_there(
+    made_up: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(written(tmp_path, made_up))
+    assert module(["predict", path, "--set", "max_num_sequences=2", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    done = CliRunner().invoke(predict_command, [path, "--set", "max_num_sequences=2", "--json"])
+    assert alone["predicted"] == json.loads(done.stdout)["predicted"]
+    assert module(["plan", path, "--slo", "ttft<500ms", "--rate", "4"]) == 0
+    assert "max_num_sequences=" in capsys.readouterr().out
+
+
+def test_without_vllm_its_recordings_are_not_predicted(
+    made_up: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, replace(made_up, settings=VLLM))
+    assert module(["predict", str(path), "--set", "max_num_seqs=2"]) == 1
+    assert "vLLM is not installed here" in capsys.readouterr().err
+
+
 def test_plan_names_a_setting_a_number_of_replicas_and_the_knee(made_up: Recording, tmp_path: Path) -> None:
     path = written(tmp_path, made_up)
     done = CliRunner().invoke(plan_command, [str(path), "--slo", "ttft<500ms", "--rate", "4", "--json"])
-    found = json.loads(done.output)
-    assert found["replicas"] == 1 and found["max_num_sequences"] in (1, 2, 4) and found["knee_per_s"] > 4
+    found = json.loads(done.stdout)
+    assert found["replicas"] == 1 and 1 <= found["max_num_sequences"] <= 4 and found["knee_per_s"] > 4
 
 
 @pytest.mark.parametrize(

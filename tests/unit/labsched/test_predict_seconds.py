@@ -16,9 +16,9 @@ from statistics import fmean
 import pytest
 from recordings import SETTINGS, made_up_recording
 
-from labctl.recordings.prediction import time_remarks
 from labsched import answer, figures, replay, steptime
 from labsched.fitting import fit
+from labsched.prediction import time_remarks
 from labsched.recording import Arrival, Recording
 from labsched.step import Step
 

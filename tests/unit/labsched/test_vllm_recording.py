@@ -11,10 +11,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from checkout import ROOT
@@ -33,15 +34,50 @@ from labsched.fitting import measure_device
 from labsched.lines import REQUIRED_WORDS
 from labsched.plan import Because
 from labsched.vllm import files, reader
+from labsched.vllm.arguments import own_arguments
 from labsched.vllm.decision import Decision
 from labsched.vllm.files import FILES, Files
-from labsched.vllm.recorder import Came, Ended, Landed, Lines, Notes
+from labsched.vllm.recorder import Came, Ended, Landed, Lines, Notes, chosen_fields
 
 WORDS = dict.fromkeys(REQUIRED_WORDS, "") | {"engine": "vllm"}
 SETTINGS: dict[str, Any] = {
     **{"words": WORDS, "context": 512, "vocabulary": 1000, "blocks": 40, "block_size": 16, "step_tokens": 64},
     **{"own": "", "vllm": {"max_num_seqs": 4}, "hash_block_size": 16, "beyond": []},
 }
+
+
+class KeptDefault(NamedTuple):
+    default: float
+    init: bool | None = None
+
+
+WATERMARK = KeptDefault(0.0)
+
+
+@dataclass
+class Configuration:
+    """As vLLM's own: pydantic keeps a field's default in an object of its own."""
+
+    max_num_seqs: int = 128
+    watermark: Any = WATERMARK
+    prefill_schedule_interval: int = 1
+    max_num_queued_reqs: int | None = None
+    encoder_cache_size: int = field(default=0, init=False)
+
+
+def test_every_field_of_vllms_configuration_that_was_chosen_is_found_and_no_other() -> None:
+    chosen = Configuration(max_num_seqs=4, watermark=0.0)
+    assert chosen_fields(chosen) == {}, "the slots have a word of their own, and the others their defaults"
+    chosen = Configuration(watermark=0.1, max_num_queued_reqs=9)
+    chosen.encoder_cache_size = 2048  # vLLM derives it
+    assert chosen_fields(chosen) == {"watermark": 0.1, "max_num_queued_reqs": 9}
+
+
+def test_a_chosen_field_is_passed_on_to_vllm_as_it_was() -> None:
+    words = {**WORDS, "watermark": "0.1", "max_num_queued_reqs": "9", "long_prefill_token_threshold_adaptive": "true"}
+    settings = recording.SchedulerSettings(words, 40, 16, 64, 512, 1000)
+    adaptive = {"long_prefill_token_threshold_adaptive": True}
+    assert own_arguments(settings) == {"watermark": 0.1, "max_num_queued_reqs": 9, **adaptive}
 
 
 class Request:

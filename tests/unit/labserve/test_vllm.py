@@ -22,7 +22,7 @@ from labctl.learn.exercise import find_exercise, find_exercises
 from labctl.listener import Silent
 from labctl.options import Options
 from labctl.plan import make_plan
-from labctl.recordings.vllm import change_vllm_settings, stack_names
+from labctl.recordings.vllm import stack_names
 from labctl.runtimes.local import LocalRuntime
 from labctl.stack.build import refuse_unservable
 from labctl.stack.session import Session
@@ -32,6 +32,7 @@ from labsched.own import class_beside
 from labsched.request import End, Request
 from labsched.step import Step
 from labsched.vllm.arguments import labs_names, their_names
+from labsched.vllm.counted import change_vllm_settings
 from labsched.vllm.decision import StepsInFlight, decision, why_not_admitted
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput

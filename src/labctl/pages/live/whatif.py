@@ -83,9 +83,9 @@ class WhatIf:
                 code="scheduler-not-recorded",
             )
         if settings.vllm:
-            from labctl.recordings import vllm
+            from labsched.vllm.counted import change_vllm_settings
 
-            return vllm.change_vllm_settings(settings, self._assignments)
+            return change_vllm_settings(settings, self._assignments)
         return change_settings(settings, self._assignments)
 
     def _take(self, line: Line) -> None:

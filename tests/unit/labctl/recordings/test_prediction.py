@@ -16,6 +16,7 @@ from labctl.cli.explain import compare_command
 from labctl.recordings import prediction
 from labkit.evidence.records import Lane
 from labsched import answer, figures, replay
+from labsched.prediction import format_number, prediction_table
 
 Both = tuple[dict[str, Any], list[Lane]]
 
@@ -61,7 +62,7 @@ def test_report_md_has_both_numbers_the_error_the_noise_floor_and_the_picture(bo
     report = (tmp_path / "report.md").read_text()
     (line,) = [line for line in report.splitlines() if "ttft_p50_ms" in line]
     for name in ("predicted", "measured"):
-        assert prediction.format_number(document[name]["ttft_p50_ms"]) in line
+        assert format_number(document[name]["ttft_p50_ms"]) in line
     assert f"{document['error']['ttft_p50_ms']:+.1%}" in line and "123" in line
     assert "oise floor" in report and "step 7, batch" in report
     assert f"({prediction.PICTURE})" in report
@@ -97,7 +98,7 @@ def test_a_damaged_prediction_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_a_prediction_that_was_not_measured_has_no_such_column(both: Both) -> None:
     document = {name: value for name, value in both[0].items() if name not in ("measured", "error", "parting")}
-    _, header = prediction.prediction_table({**document, "guess": {}})
+    _, header = prediction_table({**document, "guess": {}})
     assert header == ("", "recorded", "predicted", "interval")
 
 

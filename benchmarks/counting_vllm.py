@@ -1,33 +1,21 @@
-"""vLLM's scheduler over an engine that computes nothing, for `labctl predict`: no weights, no model, no server."""
+"""The scheduler of `engine=vllm` over an engine that computes nothing, to be measured and tested."""
 
-import json
-import os
-import tempfile
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from labsched.policy import BATCHING
+from labsched.recording import SchedulerSettings
 from labsched.request import Request
-from labsched.vllm.recorder import ARGUMENTS, recording_class
+from labsched.request_log import WORDS
+from labsched.vllm import counted
+from labsched.vllm.gate import Gate
 from labserve.model_shape import ModelShape
 from labserve.vllm.engine import VllmScheduler
 from labserve.vllm.settings import VllmSettings, Word
-from labserve.vllm.setup import ENVIRONMENT, IN_FLIGHT
-from labserve.vllm.watched import Gate, watched_scheduler
-
-HEAD = 64  # numbers of an attention head: any that vLLM takes, for none is computed
-TINY = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": HEAD,
-    "intermediate_size": HEAD,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-}
+from labserve.vllm.setup import IN_FLIGHT
+from labserve.vllm.watched import watched_scheduler
 
 
 class CountedVllm(VllmScheduler):
@@ -123,71 +111,28 @@ class _CountingLLM:
         return ModelRunnerOutput(ids, {id: place for place, id in enumerate(ids)}, sampled)
 
 
-def make_counted_vllm(word: Word, context: int, vocabulary: int, record: str = "") -> CountedVllm:
+def make_counted_vllm(word: Word, context: int, vocabulary: int) -> CountedVllm:
     """vLLM's own scheduler with the settings in `word`, for a model of these sizes.
-
-    Args:
-        record: a folder for a recording of it (`labsched.vllm`); "": none.
 
     Raises:
         ValueError: vLLM cannot do what is asked of it.
     """
-    settings = VllmSettings.of(word, ModelShape(vocabulary, context, 1, head_dim=HEAD))
-    config = vllm_configuration(settings, word, vocabulary)
+    served = VllmSettings.of(word, ModelShape(vocabulary, context, 1, head_dim=counted.HEAD))
+    config = counted.vllm_config(scheduler_settings(word, served, context, vocabulary))
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
     static = BATCHING[word("gpt_model_type") or "inflight_batching"]
     ahead = word("async_scheduling") == "true"
-    kind = AsyncScheduler if ahead else Scheduler
-    if record:
-        kind = recording_class(kind, record)
-    gate = Gate(settings.max_running) if static else None
-    scheduler = of_kind(watched_scheduler(kind, gate), config, settings)
-    engine = _CountingLLM(config, scheduler, hasher(config, settings), IN_FLIGHT if ahead else 1)
-    return CountedVllm(engine, settings, static)
+    gate = Gate(served.max_running) if static else None
+    scheduler = counted.of_kind(watched_scheduler(AsyncScheduler if ahead else Scheduler, gate), config)
+    engine = _CountingLLM(config, scheduler, counted.hasher(config), IN_FLIGHT if ahead else 1)
+    return CountedVllm(engine, served, static)
 
 
-def vllm_configuration(settings: VllmSettings, word: Word, vocabulary: int) -> Any:
-    """vLLM's `VllmConfig` for a model of one layer, which is in no file but its configuration. Raises ValueError."""
-    os.environ.update(ENVIRONMENT)
-    from vllm import EngineArgs
-
-    with tempfile.TemporaryDirectory() as folder:
-        longest = settings.arguments["max_model_len"]
-        sizes = {"vocab_size": vocabulary, "max_position_embeddings": longest}
-        (Path(folder) / "config.json").write_text(json.dumps({**TINY, **sizes}), encoding="utf-8")
-        own = {name: json.loads(word(name)) for name in ARGUMENTS if word(name)}
-        arguments = {**settings.arguments, **own, "model": folder, "skip_tokenizer_init": True}
-        config: Any = EngineArgs(**arguments).create_engine_config()
-    config.cache_config.num_gpu_blocks = settings.kv.blocks + 1  # with the null block
-    config.scheduler_config.async_scheduling = word("async_scheduling") == "true"  # vLLM for CPUs takes it back
-    return config
-
-
-def of_kind(kind: Any, config: Any, settings: VllmSettings) -> Any:
-    """A scheduler of this class of vLLM's, over one layer of full attention."""
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-    from vllm.v1.structured_output import StructuredOutputManager
-
-    blocks, size = settings.kv.blocks + 1, settings.kv.block_size
-    spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=HEAD, dtype=config.model_config.dtype)
-    return kind(
-        vllm_config=config,
-        kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=size,
-        hash_block_size=size,
-    )
-
-
-def hasher(config: Any, settings: VllmSettings) -> Any:
-    """The function that hashes a request's blocks; None without prefix caching."""
-    if not settings.features.kv_cache_reuse:
-        return None
-    from vllm.utils.hashing import get_hash_fn_by_name
-    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-
-    algorithm = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
-    init_none_hash(algorithm)
-    return get_request_block_hasher(settings.kv.block_size, algorithm)
+def scheduler_settings(word: Word, served: VllmSettings, context: int, vocabulary: int) -> SchedulerSettings:
+    """The same settings as a recording has them."""
+    words = {name: word(name) for name in WORDS}
+    words["gpt_model_type"] = words["gpt_model_type"] or "inflight_batching"
+    kv = served.kv
+    return SchedulerSettings(words, kv.blocks, kv.block_size, served.features.max_num_tokens, context, vocabulary)

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labserve.vllm.watched import Gate
+from labsched.vllm.gate import Gate
 
 
 @given(st.lists(st.integers(1, 30), max_size=40), st.integers(1, 9))
