@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from labsched.lines import WORDS
 from labsched.policy import BATCHING
 from labsched.recording import SchedulerSettings
 from labsched.request import Request
-from labsched.request_log import WORDS
 from labsched.vllm import counted
 from labsched.vllm.gate import Gate
 from labserve.model_shape import ModelShape

@@ -7,8 +7,8 @@ import random
 from collections import deque
 from typing import Any
 
+from labsched.lines import WORDS as KNOWN
 from labsched.recording import SchedulerSettings
-from labsched.request_log import WORDS as KNOWN
 from labsched.vllm import counted
 
 VOCABULARY, CONTEXT = 1000, 512

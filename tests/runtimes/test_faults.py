@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 from lab_errors import lab_error
 from machinery import found, labctl, runtime, share_server, started, status
@@ -249,7 +250,7 @@ def test_fault_15_a_model_that_cannot_load_fails_up_with_its_name_and_tritons_re
 
 def test_fault_16_a_second_up_of_the_same_stack_fails_at_once_and_names_the_first(own: Path, where: str) -> None:
     with started(own, "up", STACK, *BRIEFLY, *on(where)) as first:
-        eventually(lambda: holder(Workspace(own, own / "cache"), STACK)[0] == first.pid)
+        eventually(lambda: (h := holder(Workspace(own, own / "cache"), STACK)) and h.pid == first.pid)
         psutil.Process(first.pid).suspend()  # it is in progress, however long the second takes to begin
         second = labctl("up", STACK, *on(where), root=own, check=False)
         psutil.Process(first.pid).resume()

@@ -55,9 +55,9 @@ def test_a_scheduler_of_ones_own_is_served_beside_model_py_and_one_that_is_not_t
     lab = next(lab for lab in LABS if lab.short == "batching")
     options = Options("cpu", {"scheduler": own.name})
     with lab_error("own-file-missing", own):
-        make_plan(workspace, lab, "inflight-batching", options, str).files()
+        make_plan(workspace, lab, "inflight-batching", options).files()
     own.write_text("# a scheduler")
-    plan = make_plan(workspace, lab, "inflight-batching", options, str)
+    plan = make_plan(workspace, lab, "inflight-batching", options)
     assert origins(plan.request)["tensorrt_llm/1/scheduler.py"] == own
 
 
