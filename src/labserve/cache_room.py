@@ -30,7 +30,8 @@ class CacheRoom(NamedTuple):
         if mib or device == "cpu":
             return cls(bound, int(mib or CPU_MIB) * 2**20)
         most = batch * shape.context
-        weights = sum(map(_weights_bytes, filter(None, (word("gpt_model_path"), word("draft_model")))))
+        weights = _weights_bytes(word("gpt_model_path")) // int(word("tp_size") or 1)  # a rank's share
+        weights += _weights_bytes(word("draft_model")) if word("draft_model") else 0
         free = _free_bytes(device) - weights - VLLM_OVERHEAD
         return cls(str(min(most, int(bound or most))), max(0, free))
 

@@ -16,7 +16,7 @@ import psutil
 
 from labctl.options import LOOPBACK
 from labctl.plan import Plan
-from labctl.runtimes import docker_engine, images
+from labctl.runtimes import docker_engine, images, nvidia
 from labctl.runtimes.docker_cli import Call, DockerCall
 from labctl.runtimes.envoy.config import INNER_PORTS
 from labctl.runtimes.record import CLIENT, REPLICA, Endpoints, Record, addresses
@@ -171,9 +171,10 @@ def compose_down(projects: Projects, stack: str, force: bool) -> DockerCall:
     )
 
 
-def gpu_reservation(gpu: str) -> dict[str, Any]:
-    """A service's reservation of this GPU, in the place of compose.gpu.yaml's first one."""
-    request = {"driver": "nvidia", "capabilities": ["gpu"], "device_ids": [gpu]}
+def gpu_reservation(gpus: str, count: int = 1) -> dict[str, Any]:
+    """A service's reservation of these GPUs, or of so many, in the place of compose.gpu.yaml's first one."""
+    which = {"device_ids": gpus.split(",")} if gpus else {"count": count}
+    request = {"driver": "nvidia", "capabilities": ["gpu"], **which}
     return {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
 
 
@@ -206,9 +207,8 @@ def services(projects: Projects, plan: Plan, record: Record, only: Collection[in
     """
     before = projects.services(record.stack) if only else {}
     starting = record.starting(only)
-    common = _server_service(projects, plan, record)
     if not record.balance:
-        return {"triton": common}
+        return {"triton": _server_service(projects, plan, record)}
     result: dict[str, dict[str, Any]] = {"client": {"environment": addresses(network_endpoints(record))}}
     result[ENVOY] = _envoy_service(projects, record)
     for server in record.servers:
@@ -218,6 +218,7 @@ def services(projects: Projects, plan: Plan, record: Record, only: Collection[in
             continue
         base = {"file": f"{projects.root}/compose.yaml", "service": "triton"}
         extends = {} if server.number == 1 else {"extends": base}
+        common = _server_service(projects, plan, record, server.number)
         result[name] = {
             **extends,
             **common,
@@ -229,8 +230,8 @@ def services(projects: Projects, plan: Plan, record: Record, only: Collection[in
     return result
 
 
-def _server_service(projects: Projects, plan: Plan, record: Record) -> dict[str, Any]:
-    """What all servers of a stack have otherwise than compose.yaml's ``triton``."""
+def _server_service(projects: Projects, plan: Plan, record: Record, replica: int = 0) -> dict[str, Any]:
+    """What a server has otherwise than compose.yaml's ``triton``; ``replica`` is 0 for a stack's only one."""
     found: dict[str, Any] = {
         "labels": {docker_engine.RECORD: record.to_json()},
         "environment": {**plan.server_env, "LABS_CLOSED": ",".join(CLOSED[record.options.client_shm])},
@@ -238,8 +239,10 @@ def _server_service(projects: Projects, plan: Plan, record: Record) -> dict[str,
     }
     found["stop_grace_period"] = f"{plan.served.exit_timeout + GRACE_S}s"
     found["healthcheck"] = {"start_period": f"{record.options.patience:g}s"}  # Compose waits as long as labctl does
-    if plan.gpu:
-        found |= gpu_reservation(plan.gpu)
+    if record.profile == "gpu":
+        gpus = nvidia.gpus_of_server(plan.gpu, plan.ranks, replica)
+        if gpus or plan.ranks > 1:
+            found |= gpu_reservation(gpus, plan.ranks)
     return found
 
 
