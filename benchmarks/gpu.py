@@ -363,8 +363,9 @@ class Bench:
             over.set()
             watching.join()
         result = json.loads(said.read_text(encoding="utf-8")) if said.exists() else {}
+        verdicts = {verdict["name"]: verdict["met"] for verdict in result.get("verdicts", [])}
         doctors = self.doctors_gb(LAB_08, {})
-        self.tell("schedulers", taken_gb=most - before, doctor_gb=doctors, verdicts=result.get("verdicts"))
+        self.tell("schedulers", taken_gb=most - before, doctor_gb=doctors, verdicts=verdicts)
 
     def compiler(self) -> None:
         """No compiler is in PATH, and nothing is compiled yet."""
