@@ -97,7 +97,7 @@ def main() -> None:
         "--part",
         action="append",
         choices=(*predict.PARTS, *gpu.PARTS),
-        help="only this part; may be repeated (predict: its four; gpu: yardstick, a lab's)",
+        help="only this part; may be repeated (predict: its four; gpu: start, workload, ...)",
     )
     answers.options(parser)
     decode.options(parser)

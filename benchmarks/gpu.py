@@ -1,39 +1,51 @@
-"""``make bench ARGS=gpu``: all that one NVIDIA GPU can tell about these labs, in ten minutes and without a network.
+"""``make bench ARGS=gpu``: what one NVIDIA GPU can tell about vLLM behind these labs, in at most 13 minutes, offline.
 
-The most important part comes first, each has its own limit of time, and each result is written as it comes. Without a
-GPU the same is done on the CPU with a small model: a rehearsal, whose seconds mean nothing.
+Each part has its own limit of time, a part that fails does not stop the next one, and each result is written as it
+comes (``gpu.jsonl``). All weights are random and drawn here. Without a GPU the same is done on the CPU with a small
+model: a rehearsal, whose seconds mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import itertools
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+import psutil
 
 from labbuild import random_weights
 from labctl import repository
+from labctl.artifacts import weights
+from labctl.doctor.gpu_memory import MemoryShape, memory_parts
 from labctl.lab import Lab, LabSettings, Place, Served
 from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.options import Options
 from labctl.plan import make_plan
-from labctl.runtimes import nvidia
+from labctl.runtimes import groups, nvidia
 from labctl.runtimes.layers import layer
 from labctl.stack.session import Session
+from labctl.stack.stack import RunningStack
 from labctl.unfinished import replace_dir
 from labkit.client import dataset, identity
+from labkit.client.trtllm import EngineStream
 from labkit.errors import LabError
 from labkit.evidence import steplog
 from labkit.evidence.results import describe_machine, installed_versions
@@ -41,34 +53,60 @@ from labkit.tables import format_table
 from labserve.model_shape import ModelShape
 from labserve.vllm.settings import VllmSettings
 
-# Seconds that each part may take, the most important first.
+# Seconds that each part may take, in the order of the parts.
 LIMITS = {
-    "yardstick": 240,
-    "beside": 130,
-    "quick": 130,
-    "wide-batches": 100,
-    "predict": 70,
-    "pace": 20,
-    "batching": 140,
-    "recorder": 60,
+    "start": 80,  # vLLM starts and answers; memory while it is up, and after `down`
+    "killed": 90,  # the process of the model ends by SIGKILL
+    "faults": 90,  # out of memory in a step, then a fault of the device
+    "load": 45,  # out of memory while it loads
+    "schedulers": 110,  # lab 08, and its memory beside doctor's
+    "workload": 290,  # the published one, through Triton beside vLLM alone
+    "compiler": 50,  # none is there
+    "modes": 110,  # how steps are launched; a cache in fp8
+    "library": 50,  # of the driver, by LD_LIBRARY_PATH
 }
 PARTS = tuple(LIMITS)
+BUDGET_S = 13 * 60
 STACK, MODEL = "inflight-batching", "tensorrt_llm"
+LAB_08 = "two-schedulers"
 SIDES = ("served", "alone", "served", "alone")  # in turn: each begins with a new engine
-RUNNING = (64, 256)  # requests that decode at once, with and without the recorder
-REHEARSED = (4, 8)
 LEAST_S = 20.0  # a part with less time than this is left out
-TAIL = 40  # lines of a command that failed
-# Beside model.py: vLLM's own scheduler, whose limit on the batch a file sets while nothing runs.
-SCHEDULER = '''"""vLLM's scheduler with a limit on its batch that {knob} sets."""
+TOLD = 2000  # characters of what a command said
+STATE_S = 30.0  # until a fault is seen
+TOO_MUCH_MIB = 1_000_000  # of a KV cache: more than any machine has
+COMPILERS = re.compile(r"(.*-)?(gcc|g\+\+|cc|c\+\+|cpp|clang|clang\+\+)(-[\d.]+)?")
+COLUMNS = (  # of the table at the end: the names of a value, the first that a row has counts
+    ("part",),
+    ("command", "fault", "named"),
+    ("took_s", "seconds"),
+    ("taken_gb", "memory_gb"),
+    ("error", "state", "verdicts", "loaded", "skipped", "doctor_gb", "said", "tokens", "status"),
+)
+CACHES = ("TRITON_CACHE_DIR", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR")  # of what a compiler made
+# Beside model.py: vLLM's own scheduler, which does in a step what a file says: a limit on the batch, set while nothing
+# runs, or a fault of the device.
+SCHEDULER = '''"""vLLM's scheduler, which does in a step what {knob} says."""
 import os
+import torch
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+CUDA = torch.cuda.is_available()
 class Scheduler(AsyncScheduler):
     def schedule(self, *args, **named):
-        if not self.running and os.path.exists({knob!r}):
+        asked = open({knob!r}).read() if os.path.exists({knob!r}) else ""
+        if asked.isdecimal() and not self.running:
             # vLLM 0.26 has one limit; newer releases limit running requests and the model's slots separately.
             name = "max_num_active_reqs" if hasattr(self, "max_num_active_reqs") else "max_num_running_reqs"
-            setattr(self, name, int(open({knob!r}).read()))
+            setattr(self, name, int(asked))
+        if asked == "memory":
+            taken = []
+            while CUDA:
+                taken.append(torch.empty(2**28, dtype=torch.uint8, device="cuda"))
+            raise torch.OutOfMemoryError("CUDA out of memory (rehearsed)")
+        if asked == "fault":
+            if not CUDA:
+                raise RuntimeError("CUDA error: a fault of the device (rehearsed)")
+            torch.zeros(1, device="cuda")[torch.tensor([2**20], device="cuda")]
+            torch.cuda.synchronize()
         return super().schedule(*args, **named)
 '''
 
@@ -83,8 +121,7 @@ class Size:
     scale: float  # of the published prompts' length
     limits: Sequence[int]
     kv_mib: int
-    labs: Sequence[str]  # options of `labctl run`
-    running: Sequence[int]  # of the part `recorder`
+    small: str  # the model of the parts that are not about speed
 
     @property
     def turns(self) -> Sequence[int]:
@@ -93,12 +130,12 @@ class Size:
 
 
 # A cache for 98 of the published requests at once is 43 GB, beside weights of 13.5 GB.
-CARD = Size("gpu", "llama-2-7b", 98, 1.0, (8, 64, 98), 46 * 1024, (), RUNNING)
-REHEARSAL = Size("cpu", "tiny-llama", 24, 0.05, (4, 12, 24), 64, ("--quick",), REHEARSED)
+CARD = Size("gpu", "llama-2-7b", 98, 1.0, (8, 64, 98), 46 * 1024, "random:llama-100m")
+REHEARSAL = Size("cpu", "tiny-llama", 24, 0.05, (4, 12, 24), 64, "shipped:tiny-llama")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--budget", type=float, default=600.0, help="gpu: seconds for all of it")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="gpu: seconds for all of it")
     parser.add_argument("--out", type=Path, default=Path("results/gpu"), help="gpu: where results are written")
 
 
@@ -121,7 +158,8 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
                 bench.measure(part)
         except Exception as error:  # the next part may work
             bench.tell(part, error=f"{type(error).__name__}: {error}", why=getattr(error, "why", ""))
-        bench.tell(part, took_s=time.monotonic() - began)
+        bench.labctl(part, "down", STACK)  # harmless where it is down
+        bench.tell(part, took_s=time.monotonic() - began, memory_gb=bench.memory_gb())
     bench.show()
     return {"rows": bench.rows}
 
@@ -154,29 +192,210 @@ class Bench:
         print(line[:400], flush=True)
 
     def measure(self, part: str) -> None:
-        if not self.folder.is_dir():
-            self.weights()
         match part:
-            case "yardstick":
-                self.yardstick()
-            case "beside":  # at once: their verdicts count steps, or are far from their bounds
-                with contextlib.ExitStack() as stack:
-                    stack.enter_context(self.running("step-cost", "benchmarks", "step-cost", "--rounds", "1"))
-                    for name in ("vllm", "llama"):
-                        stack.enter_context(self.lab(name, name))
-            case "batching" | "quick":
-                with self.lab("batching", part, *["--quick"] * (part == "quick")):
+            case "start":
+                self.start()
+            case "killed":
+                self.killed()
+            case "faults":
+                self.faults()
+            case "load":
+                self.up(part, "--set", f"kv_cache_memory_mib={TOO_MUCH_MIB}")
+            case "schedulers":
+                self.schedulers()
+            case "workload":
+                self.workload()
+            case "compiler":
+                self.compiler()
+            case "modes":
+                self.modes()
+            case "library":
+                self.library()
+
+    # -- one server, by the commands that a person types --------------------------------------------------------------
+
+    def labctl(
+        self, part: str, *words: str, env: Mapping[str, str] | None = None, more: Sequence[str] = ()
+    ) -> tuple[int, str]:
+        """The exit status of a labctl command, and what it said: a row, and PART.log has all of it.
+
+        Args:
+            more: options of the command, which the row names.
+        """
+        log, began = self.out / f"{part}.log", time.monotonic()
+        with log.open("a+", encoding="utf-8") as file:
+            start = file.tell()
+            child = subprocess.Popen(
+                [sys.executable, "-m", "labctl", *words, *more],
+                cwd=self.session.workspace.root,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=env,
+            )
+            try:
+                with ended(child):
                     pass
-            case "wide-batches":  # in flight, with more requests in a batch than the published test had
-                with self.lab(STACK, part, "--set", f"max_num_sequences={self.size.limits[1]}"):
-                    pass
-            case "predict":
-                limit = f"max_num_sequences={self.size.limits[0]}"
-                self.of_recording(part, ["predict"], "--set", limit, "--run")
-            case "pace":
-                self.of_recording(part, ["pace", "measure"])
-            case "recorder":
-                self.recorder()
+            finally:
+                file.seek(start)
+                said = file.read()
+                if words[0] != "status":
+                    self.tell(
+                        part,
+                        command=" ".join([words[0], *more]),
+                        status=child.returncode,
+                        seconds=time.monotonic() - began,
+                        memory_gb=self.memory_gb(),
+                        said=said[said.find("error:") :][:TOLD] if child.returncode else "",
+                    )
+        return child.returncode, said
+
+    def up(self, part: str, *more: str, env: Mapping[str, str] | None = None) -> bool:
+        """Whether the small model is up, with these options, and answers."""
+        chosen = ["--profile", self.size.profile, "--runtime", "local", "--ports", "auto", "--timeout", "240"]
+        for name, value in {**self.small(), "async_scheduling": True}.items():
+            chosen += ["--set", f"{name}={value}"]
+        status, _ = self.labctl(part, "up", STACK, *chosen, env=env, more=more)
+        return not status and self.answers(part)
+
+    def small(self) -> dict[str, Any]:
+        return {"model": self.size.small, "engine": "vllm"}
+
+    def answers(self, part: str) -> bool:
+        return not self.labctl(part, "infer", STACK, "-m", "ensemble", "-p", "Once upon a time", "-o", "8")[0]
+
+    def state(self, part: str, *good: str) -> None:
+        """Ask for the state until it is one of these, or half a minute is over."""
+        began, found = time.monotonic(), {}
+        while time.monotonic() - began < STATE_S:
+            found = json.loads(self.labctl(part, "status", STACK, "--json")[1] or "{}")
+            if found.get("state") in good:
+                break
+        self.tell(
+            part,
+            state=found.get("state"),
+            seconds=time.monotonic() - began,
+            ended=found.get("ended"),
+            models={row["name"]: row.get("reason") for row in found.get("models", [])},
+        )
+
+    def processes(self, stack: str = STACK) -> list[psutil.Process]:
+        """The processes of a stack."""
+        folder = self.session.workspace.folder(stack)
+        return [process for group in groups.groups(folder) for process in group.members()]
+
+    def stub(self) -> psutil.Process:
+        """The process in which vLLM computes."""
+        for process in self.processes():
+            if "python_backend_stub" in process.name() and any(f"/{MODEL}/" in word for word in process.cmdline()):
+                return process
+        raise LabError("vLLM's process was not found", "the stack is not up", code="stack-not-up")
+
+    def memory_gb(self, stack: str = STACK) -> float:
+        """Gigabytes that are taken on the GPU; in a rehearsal, those of the stack's processes."""
+        if self.size is CARD:
+            card = nvidia.gpus()[0]
+            return ((card.memory or 0) - (card.free or 0)) / 1e9
+        total = 0
+        for process in self.processes(stack):
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_info().rss
+        return total / 1e9
+
+    def doctors_gb(self, stack: str, chosen: dict[str, Any]) -> float:
+        """Gigabytes that a stack needs by doctor's sum."""
+        workspace = self.session.workspace
+        lab, _ = self.session.catalog.stack(stack)
+        plan = make_plan(workspace, lab, stack, Options(self.size.profile, chosen), str)
+        shape = MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace)
+        card = nvidia.gpus()[0] if self.size is CARD else None
+        assert shape, "a model whose sizes are known"
+        free, total = (card.free, card.memory) if card else (None, None)
+        parts = memory_parts(shape, plan.served, plan.settings, free, total)
+        return sum(parts.values()) / 1e9
+
+    def start(self) -> None:
+        before, doctors = self.memory_gb(), self.doctors_gb(STACK, self.small())
+        if self.up("start"):
+            self.tell("start", before_gb=before, taken_gb=self.memory_gb() - before, doctor_gb=doctors)
+
+    def killed(self) -> None:
+        """The process of the model is killed; `labctl restart` brings it back."""
+        if not self.up("killed"):
+            return
+        self.stub().send_signal(signal.SIGKILL)
+        self.state("killed", "failed", "degraded")
+        self.labctl("killed", "restart", STACK)
+        self.answers("killed")
+
+    def faults(self) -> None:
+        """A step finds no memory, and the next request is answered; then the device is lost, and the server ends."""
+        lab, _ = self.session.catalog.stack(STACK)
+        chosen = Options(self.size.profile, {**self.small(), "async_scheduling": True})
+        self.knob.unlink(missing_ok=True)
+        with self.on_its_own(self.with_knob(lab, chosen), chosen) as handle:
+            for fault in ("", "memory", "", "fault"):
+                self.knob.write_text(fault, encoding="utf-8")
+                with EngineStream(handle.record.endpoints.grpc) as stream:
+                    record = stream.ask([5, 6, 7, 8], 8)
+                    with contextlib.suppress(Exception):  # a server that ends
+                        stream.wait(record, timeout=STATE_S)
+                    self.tell("faults", fault=fault or "none", tokens=len(record.responses), said=record.error[:TOLD])
+            self.state("faults", "failed")
+
+    def schedulers(self) -> None:
+        """Lab 08 and the most memory that it takes, beside doctor's sum."""
+        before, most, over = self.memory_gb(LAB_08), 0.0, threading.Event()
+
+        def look() -> None:
+            nonlocal most
+            while not over.wait(0.5):
+                most = max(most, self.memory_gb(LAB_08))
+
+        watching = threading.Thread(target=look, daemon=True)
+        watching.start()
+        said = self.out / "schedulers.json"
+        said.unlink(missing_ok=True)
+        try:
+            words = ["--quick", "--profile", self.size.profile, "--runtime", "local", "--ports", "auto"]
+            self.labctl("schedulers", "run", "vllm", *words, "--output", str(said))
+        finally:
+            over.set()
+            watching.join()
+        result = json.loads(said.read_text(encoding="utf-8")) if said.exists() else {}
+        verdicts = {verdict["name"]: verdict["met"] for verdict in result.get("verdicts", [])}
+        doctors = self.doctors_gb(LAB_08, {})
+        self.tell("schedulers", taken_gb=most - before, doctor_gb=doctors, verdicts=verdicts)
+
+    def compiler(self) -> None:
+        """No compiler is in PATH, and nothing is compiled yet."""
+        with tempfile.TemporaryDirectory() as folder:
+            tools = Path(folder) / "bin"
+            tools.mkdir()
+            for place in reversed(os.environ["PATH"].split(os.pathsep)):
+                for file in Path(place).glob("*"):
+                    link = tools / file.name
+                    if not COMPILERS.fullmatch(file.name) and os.access(file, os.X_OK):
+                        link.unlink(missing_ok=True)
+                        link.symlink_to(file)
+            env = {name: value for name, value in os.environ.items() if name not in ("CC", "CXX")}
+            env |= {name: f"{folder}/{name}" for name in CACHES}
+            self.up("compiler", env={**env, "PATH": str(tools)})
+
+    def modes(self) -> None:
+        for chosen in ("execution=graphs", "execution=compiled", "kv_cache_dtype=fp8"):
+            self.up("modes", "--set", chosen)
+            self.labctl("modes", "down", STACK)
+
+    def library(self) -> None:
+        """A library that only LD_LIBRARY_PATH names: the driver's, or in a rehearsal one that vLLM loads on a CPU."""
+        name = "libcuda.so.1" if self.size is CARD else "libnuma.so.1"
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copyfile(library_file(name), Path(folder) / name)
+            named = ":".join(filter(None, (folder, os.environ.get("LD_LIBRARY_PATH"))))
+            if self.up("library", env={**os.environ, "LD_LIBRARY_PATH": named}):
+                maps = {line.path for line in self.stub().memory_maps(grouped=True)}
+                self.tell("library", named=folder, loaded=sorted(path for path in maps if Path(path).name == name))
 
     def weights(self) -> None:
         """Random weights, drawn on the GPU: on a CPU those of Llama-2 7B take minutes."""
@@ -188,11 +407,13 @@ class Bench:
         made.join()
         if made.exitcode:
             raise LabError("the weights could not be made", f"exit status {made.exitcode}", code="weights-failed")
-        self.tell("weights", seconds=time.monotonic() - began, shape=self.size.shape)
+        self.tell("workload", what="weights", seconds=time.monotonic() - began, shape=self.size.shape)
 
     # -- the published workload, through Triton and alone -------------------------------------------------------------
 
-    def yardstick(self) -> None:
+    def workload(self) -> None:
+        if not self.folder.is_dir():
+            self.weights()
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
@@ -205,7 +426,7 @@ class Bench:
         began = time.monotonic()
         for number, side in enumerate(SIDES):
             took = time.monotonic() - began
-            if number > 1 and took * (number + 1) / number > self.limit("yardstick"):
+            if number > 1 and took * (number + 1) / number > self.limit("workload"):
                 return  # another one would not end in time
             if side == "served":
                 self.served(requests)
@@ -228,13 +449,8 @@ class Bench:
         lab, _ = self.session.catalog.stack(STACK)
         chosen = Options(profile=self.size.profile, set=self.choices())
         began = time.monotonic()
-        with ephemeral_stack(
-            self.session,
-            self.with_knob(lab, chosen),
-            STACK,
-            replace(chosen, runtime="local", ports="auto", timeout=240.0),
-        ) as handle:
-            self.tell("yardstick", what="up", seconds=time.monotonic() - began)
+        with self.on_its_own(self.with_knob(lab, chosen), chosen) as handle:
+            self.tell("workload", what="up", seconds=time.monotonic() - began)
             run_dir = self.session.workspace.folder(STACK).run_dir()
             for limit in self.size.turns:
                 self.knob.write_text(str(limit), encoding="utf-8")
@@ -245,23 +461,31 @@ class Bench:
                 steps = [s for s in steplog.read_step_log(run_dir, MODEL, since=first) if names & set(s.ids)]
                 figures = identity.identity_metrics(records)
                 self.tell(
-                    "yardstick",
+                    "workload",
                     what="served",
                     limit=limit,
                     seconds=over - first,
                     mean_s=figures["Avg. latency (ms)"] / 1e3,
                     table=figures,
                     steps=len(steps),
-                    in_vain=sum(step.in_vain for step in steps),
+                    in_vain=sum(step.in_vain or 0 for step in steps),
                     sending_s=max(r.start for r in records) - first,
                     first_step_s=steps[0].over - first if steps else None,
                     last_answer_s=over - steps[-1].over if steps else None,
                     batches=[step.batch for step in steps],
-                    step_ms=[round(1e3 * (b.over - a.over), 2) for a, b in itertools.pairwise(steps)],
+                    step_ms=statistics.median(1e3 * (b.over - a.over) for a, b in itertools.pairwise(steps)),
+                    engine_ms=statistics.median((step.engine_us or 0) / 1e3 for step in steps),
                     took_s=time.monotonic() - began,
                 )
             for log in sorted(run_dir.glob(f"steps-{MODEL}-*.jsonl")):
                 shutil.copyfile(log, self.out / log.name)
+
+    @contextlib.contextmanager
+    def on_its_own(self, lab: Lab, chosen: Options) -> Iterator[RunningStack]:
+        """A server of a changed lab for the time of a block."""
+        own = replace(chosen, runtime="local", ports="auto", timeout=240.0)
+        with ephemeral_stack(self.session, lab, STACK, own) as handle:
+            yield handle
 
     def with_knob(self, lab: Lab, chosen: Options) -> Lab:
         """The lab with the scheduler above laid over its templates."""
@@ -304,12 +528,7 @@ class Bench:
             "requests": [(request.prompt, request.output_tokens) for request in requests],
             "limits": self.size.turns,
         }
-        self.engine("yardstick", asked)
-
-    def recorder(self) -> None:
-        """What the recorder of labsched.vllm costs vLLM alone while many requests decode, in turn without and with."""
-        asked = {"arguments": self.arguments(max(self.size.running)), "running": self.size.running}
-        self.engine("recorder", asked)
+        self.engine("workload", asked)
 
     def engine(self, part: str, asked: dict[str, Any]) -> None:
         """vLLM without Triton, in a process of its own: each line that it says is a row."""
@@ -317,7 +536,6 @@ class Bench:
         options = Options(profile=self.size.profile, set=self.choices())
         plan = make_plan(self.session.workspace, lab, STACK, options)
         env = {**os.environ, **plan.server_env, **self.layer.environment}  # the served side's threads
-        env["LABS_RECORD"] = str(self.out / "recorded")
         env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(self.session.workspace.root / "src")])
         with (self.out / "alone.log").open("a", encoding="utf-8") as log:
             began = time.monotonic()
@@ -344,54 +562,6 @@ class Bench:
                     code="command-failed",
                 )
 
-    # -- labs ---------------------------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def lab(self, name: str, part: str, *more: str) -> Iterator[None]:
-        """A lab with its verdicts, as a person runs it, which is over at the end of the block."""
-        lab = self.session.catalog.lab(name)
-        chosen = ["--profile", self.size.profile, "--runtime", "local", "--ports", "auto"]
-        chosen += [word for word in self.size.labs if word not in more] + [*more]
-        if lab.short == "batching" or (lab.short == "llama" and self.size.profile == "gpu"):
-            chosen += ["--set", f"model={self.folder}", "--set", "engine=vllm"]
-        said = self.out / f"{part}.json"
-        said.unlink(missing_ok=True)
-        base = self.session.workspace.results_dir(lab.folder)
-        before = set(base.glob("*"))
-        try:
-            with self.running(part, "labctl", "run", name, *chosen, "--output", str(said)):
-                yield
-        finally:
-            found = json.loads(said.read_text(encoding="utf-8")) if said.exists() else {}
-            folder = next(iter(set(base.glob("*")) - before), None)
-            self.tell(part, folder=folder, result=found)
-            if folder and (folder / "report.md").is_file():
-                shutil.copyfile(folder / "report.md", self.out / f"{part}.md")
-
-    def of_recording(self, part: str, command: Sequence[str], *options: str) -> None:
-        """The output of a labctl command on the recording of the wide batches."""
-        folder = next((row["folder"] for row in self.rows if row["part"] == "wide-batches" and row.get("folder")), None)
-        if not folder:
-            raise LabError("there is no recording", "the part wide-batches did not end", code="recording-missing")
-        with self.running(part, "labctl", *command, str(folder), "--phase", "inflight", *options):
-            pass
-
-    @contextlib.contextmanager
-    def running(self, part: str, module: str, *words: str) -> Iterator[None]:
-        """A command, `python -m module`, that is over at the end of the block. What it said is in PART.log."""
-        log = self.out / f"{part}.log"
-        began = time.monotonic()
-        with log.open("w", encoding="utf-8") as file:
-            child = spawn([sys.executable, "-m", module, *words], self.session.workspace.root, file)
-            try:
-                with ended(child):
-                    yield
-            finally:
-                text = log.read_text(encoding="utf-8")
-                if child.returncode:
-                    print("\n".join(text.splitlines()[-TAIL:]), flush=True)
-                self.tell(part, status=child.returncode, seconds=time.monotonic() - began, said=text[-3000:])
-
     def show(self) -> None:
         """The tables."""
         head = ("at most", "through Triton, req/s", "alone, req/s", "ratio", "steps", "steps alone")
@@ -405,13 +575,21 @@ class Bench:
                 ratio = rates["served"] / rates["alone"]
                 rows.append((str(limit), *(f"{rates[side]:.2f}" for side in sides), f"{ratio:.3f}", *steps))
         print("\n" + format_table(rows, head, right=range(len(head))))
-        for row in self.rows:
-            if verdicts := row.get("result", {}).get("verdicts"):
-                for one in verdicts:
-                    print(f"{row['part']}: {one}")
+        for side in ("served", "watched", "alone"):
+            limit = self.size.limits[0]
+            medians = ", ".join(f"{row['step_ms']:.2f}" for row in self._of(side, limit))
+            print(f"the median step with at most {limit}, {side}: {medians} ms")
+        told = [tuple(_short(row, names) for names in COLUMNS) for row in self.rows[1:] if "what" not in row]
+        print("\n" + format_table(told, ("part", "what", "s", "GB", "result")))
 
     def _of(self, what: str, limit: int) -> list[dict[str, Any]]:
         return [row for row in self.rows if row.get("what") == what and row.get("limit") == limit]
+
+
+def _short(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The first of these values that a row has, as a cell of a table."""
+    value = next((row[name] for name in names if row.get(name) not in (None, "")), "")
+    return f"{value:.1f}" if isinstance(value, float) else " ".join(str(value).split())[:90]
 
 
 def draw(shape: str, folder: Path, models: Path) -> None:
@@ -423,8 +601,13 @@ def draw(shape: str, folder: Path, models: Path) -> None:
         random_weights.make_random_weights(shape, fresh, models, print)
 
 
-def spawn(argv: Sequence[str], folder: Path, log: IO[str]) -> subprocess.Popen[Any]:
-    return subprocess.Popen(argv, cwd=folder, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+def library_file(name: str) -> str:
+    """Where this process finds a library of the system. Raises LabError."""
+    ctypes.CDLL(name)
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        if Path(path := line.split(maxsplit=5)[-1]).name.startswith(name.partition(".so")[0] + ".so"):
+            return path
+    raise LabError(f"{name} was not found", "this process has loaded it", code="library-missing")
 
 
 @contextlib.contextmanager

@@ -1,26 +1,24 @@
 """vLLM alone, as it runs by default: its own scheduler, which decides a step while the GPU computes another.
 
-A process of its own, in the layer of vLLM's packages: one JSON object on standard input (the engine's arguments, and
-the requests as [prompt ids, tokens of the answer] with the limits on the batch, or how many requests decode at once
-without and with the recorder), one line of JSON for each measurement.
+A process of its own, in the layer of vLLM's packages: one JSON object on standard input (the engine's arguments, the
+requests as [prompt ids, tokens of the answer], and the limits on the batch), one line of JSON for each measurement. At
+the end the scheduler is watched as it is behind Triton, with the first limit: what that adds to a step.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
+from labsched.vllm.decision import StepsInFlight
 from labserve.vllm.setup import ENVIRONMENT
+from labserve.vllm.watched import watched_scheduler
 
 SAMPLING = {"temperature": 0.0, "ignore_eos": True, "detokenize": False}
-PROMPT, ANSWER = 100, 150  # tokens, of requests that decode beside the recorder
-ROUNDS = 4
 
 
 def main() -> None:
@@ -30,11 +28,7 @@ def main() -> None:
     from vllm import EngineArgs, LLMEngine, SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    recorded = "running" in asked
-    arguments = asked["arguments"]
-    if recorded:
-        arguments |= {"scheduler_cls": "labsched.vllm.RecordingScheduler"}
-    engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+    engine = LLMEngine.from_engine_args(EngineArgs(**asked["arguments"]))
     core = engine.engine_core.engine_core
     scheduler = core.scheduler
     name = (
@@ -56,39 +50,25 @@ def main() -> None:
             engine.step()
         return over, steps
 
-    if recorded:
-        beside_recorder(scheduler, run, asked["running"])
-        return
-    run([(ids[::-1], tokens) for ids, tokens in asked["requests"][:10]])
-    for limit in asked["limits"]:
+    def measure(what: str, limit: int) -> None:
         setattr(scheduler, name, limit)  # between two runs nothing is in the engine
         over, steps = run(asked["requests"])
-        tell(what="alone", limit=limit, seconds=max(over), mean_s=sum(over) / len(over), steps=len(steps))
+        tell(
+            what=what,
+            limit=limit,
+            seconds=max(over),
+            mean_s=sum(over) / len(over),
+            steps=len(steps),
+            step_ms=1e3 * statistics.median(steps),
+        )
 
-
-def beside_recorder(scheduler: Any, run: Callable[[list[Any]], Any], sizes: list[int]) -> None:
-    """The median step of requests that all decode, in turn by vLLM's own scheduler and by the one that records."""
-    chance = random.Random(1)
-    recording = type(scheduler)
-    plain = next(kind for kind in recording.__mro__ if kind.__module__.startswith("vllm."))
-    for size in sizes:
-        requests = [([chance.randrange(5, 1200) for _ in range(PROMPT)], ANSWER) for _ in range(size)]
-        run(requests)  # the first is slower
-        for number in range(2 * ROUNDS):
-            kind = (plain, recording, recording, plain)[number % 4]
-            scheduler.__class__ = kind
-            over, steps = run(requests)
-            full = sorted(steps[len(steps) // 4 : -len(steps) // 4])  # all decode
-            tell(
-                what="recorder",
-                running=size,
-                recorded=kind is recording,
-                open=scheduler._noted.files.open,  # else nothing was recorded
-                seconds=max(over),
-                step_ms=1e3 * statistics.median(full),
-                mean_ms=1e3 * statistics.fmean(full),
-            )
-        scheduler.__class__ = recording
+    run([(ids[::-1], tokens) for ids, tokens in asked["requests"][:10]])
+    for limit in asked["limits"]:
+        measure("alone", limit)
+    watched = watched_scheduler(type(scheduler))
+    vars(scheduler).update(in_flight=StepsInFlight(), landed=None, grounded=False, tables={})
+    scheduler.__class__ = watched
+    measure("watched", asked["limits"][0])
 
 
 def tell(**row: Any) -> None:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 from labctl.listener import Silent
@@ -175,38 +175,10 @@ class _Server:
         self._folder.cleanup()
 
 
-class _Metric:
-    """A metric in the place of Triton's that does nothing."""
-
-    def __init__(self, *args: Any, **named: Any) -> None: ...
-
-    def Metric(self, **named: Any) -> _Metric:
-        return self
-
-    def set(self, value: float) -> None: ...
-    def increment(self, value: float) -> None: ...
-    def observe(self, value: float) -> None: ...
-
-
-def _stand_in() -> ModuleType:
-    """`triton_python_backend_utils`, as much of it as a unary model needs."""
-    made: Any = ModuleType("triton_python_backend_utils")
-    _Metric.COUNTER = _Metric.GAUGE = _Metric.HISTOGRAM = 0  # type: ignore[attr-defined]
-    made.MetricFamily = _Metric
-    made.Logger = SimpleNamespace(**dict.fromkeys(("log_info", "log_warn", "log_error"), lambda text: None))
-    made.Tensor = made.InferenceResponse = made.TritonError = SimpleNamespace
-    made.Tensor = lambda name, array: (name, array)
-    made.InferenceResponse = lambda tensors=(), error=None: tensors
-    made.TritonError = made.TritonModelException = RuntimeError
-    made.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
-    return made
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
     parser.add_argument("--profile", action="store_true", help="print where the time of our model goes")
     given = parser.parse_args()
-    sys.modules["triton_python_backend_utils"] = _stand_in()
     print(json.dumps({str(size): measure(size, given.rounds, given.profile) for size in given.sizes}))

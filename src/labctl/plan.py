@@ -36,7 +36,7 @@ class Plan:
             or another engine serves.
         effective: what will be in force where it differs from what was asked (see ``labctl status``).
         notices: what a person should know of the options before anything starts.
-        gpu: the one that was chosen, by number or UUID; "" leaves it to the driver.
+        gpu: those that its servers may take, by number or UUID with commas between; "" leaves it to the driver.
     """
 
     lab: Lab
@@ -59,6 +59,11 @@ class Plan:
     def trtllm(self) -> bool:
         """Whether TensorRT-LLM serves it, with upstream's own models around an engine."""
         return self.served.tensorrt_llm is not None
+
+    @property
+    def ranks(self) -> int:
+        """The GPUs of each server."""
+        return int(self.settings.get("tp_size") or 1)
 
     @property
     def image_builds(self) -> list[Build]:

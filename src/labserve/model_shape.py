@@ -58,7 +58,8 @@ def kv_budget(
     memory = int(mib or CPU_MIB) * 2**20
     if not mib and device != "cpu":
         most = batch * shape.context
-        weights = sum(map(_weights_bytes, filter(None, (word("gpt_model_path"), word("draft_model")))))
+        weights = _weights_bytes(word("gpt_model_path")) // int(word("tp_size") or 1)  # a rank's share
+        weights += _weights_bytes(word("draft_model")) if word("draft_model") else 0
         tokens = str(min(most, int(tokens or most)))
         memory = max(0, _free_bytes(device) - weights - VLLM_OVERHEAD)
     share = word("kv_cache_free_gpu_mem_fraction")

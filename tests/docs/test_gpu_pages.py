@@ -101,8 +101,8 @@ def test_a_notebook(machine: object, tmp_path: Path, driver: str) -> None:
     assert starts([small, large], L4.format("580.95.05"), machine, tmp_path) == 3
 
 
-def test_a_notebook_with_an_old_driver_is_refused_before_the_download(tmp_path: Path) -> None:
-    env = installed(tmp_path / "here", T4.format("550.54.15"))
+def test_a_notebook_with_a_driver_before_cuda_12_is_refused_before_the_download(tmp_path: Path) -> None:
+    env = installed(tmp_path / "here", T4.format("520.61.05"))
     look, _, install, *_ = blocks("operate/gpu-notebook")
     with pytest.raises(AssertionError, match="driver"):
         walk([look, install], tmp_path, env)

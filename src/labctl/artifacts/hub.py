@@ -17,7 +17,7 @@ from labkit.waiting import call_repeatedly
 
 WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
 WANTED_WITHOUT_SAFETENSORS = ["*.json", "*.bin", "*.txt", "*.model"]
-IGNORED = ["onnx/*", "*.onnx", "openvino/*", "64*", "coreml/*"]
+IGNORED = ["onnx/*", "*.onnx", "openvino/*", "64*", "coreml/*", "consolidated*"]  # the same weights once more
 
 
 def download(name: str, revision: str, target: Path, partial: Path, tell: Callable[[str], None]) -> str:

@@ -154,8 +154,8 @@ def plan_options(command: Command) -> Command:
         default="",
         envvar="CUDA_VISIBLE_DEVICES",
         metavar="ID",
-        help="Use this GPU (gpu profile): its number or UUID, as nvidia-smi -L lists it. The default is the first of "
-        "CUDA_VISIBLE_DEVICES, else of the machine.",
+        help="Use these GPUs (gpu profile): numbers or UUIDs, as nvidia-smi -L lists them, with commas between. The "
+        "default is CUDA_VISIBLE_DEVICES, else all. A server takes the first, or as many as tp_size says.",
     )
     @functools.wraps(command)
     def wrapped(
@@ -163,9 +163,8 @@ def plan_options(command: Command) -> Command:
     ) -> Any:
         from labkit.disk import resolve_path
 
-        first = gpu.partition(",")[0].strip()
         settings = _assignments(pairs) if pairs else {}
-        options = Options(profile, settings, templates and resolve_path(templates), first)
+        options = Options(profile, settings, templates and resolve_path(templates), gpu.replace(" ", "").strip(","))
         return command(*args, options=options, **kwargs)
 
     return wrapped

@@ -55,10 +55,13 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Do
         return gpus[0].driver
 
     checks = [from_error("NVIDIA driver", ask)]
+    if plan and gpus and plan.ranks > 1:
+        found = f"{len(gpus)}; tp_size={plan.ranks} takes {plan.ranks}"
+        checks.append(DoctorCheck.of(len(gpus) >= plan.ranks, "GPUs", found, "a smaller tp_size"))
     cuda = _cuda(plan, runtime, workspace)
     if gpus:
         loaded = nvidia.loaded_driver(gpus[0]) if runtime == "local" else gpus[0].driver
-        checks = [driver(loaded, cuda, plan is not None and plan.trtllm)]
+        checks[0] = driver(loaded, cuda, plan is not None and plan.trtllm)
     if runtime == "compose":
         hands = "the Docker engine hands GPUs to containers"
         checks.append(from_error("container toolkit", docker_engine.require_gpu, found=hands))
@@ -85,7 +88,8 @@ def driver(version: str, cuda: int, trtllm: bool = False) -> DoctorCheck:
         return DoctorCheck(
             name, "warn", found, "what is compiled on this machine (fp8 kernels) may fail; install a newer one then"
         )
-    return DoctorCheck(name, "ok", version)
+    older = cuda == PLAIN_CUDA and nvidia.too_old(version, 13)
+    return DoctorCheck(name, "ok", f"{version}, which is too old for CUDA 13: CUDA 12 is used" if older else version)
 
 
 def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace, cuda: int) -> Iterator[DoctorCheck]:
@@ -141,7 +145,7 @@ def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
 
 
 def _memory(gpu: Gpu, plan: Plan, workspace: Workspace) -> DoctorCheck:
-    """All models of a stack are on one GPU."""
+    """All models of a stack are on one GPU; with tp_size, it has its share of the engine."""
     found = "the driver does not say how much is free"
     if gpu.free is not None:
         found = f"{gpu.free / 1e9:.1f} of {(gpu.memory or 0) / 1e9:.1f} GB free"

@@ -22,21 +22,28 @@ BLOCK_SIZE = 32  # tokens in a block of the KV cache, where no setting says it
 
 @dataclass(frozen=True)
 class MemoryShape:
-    """A model's sizes, by its config.json."""
+    """A model's sizes, by its config.json.
+
+    ``stored``: the bytes of weights that are quantized (AWQ, GPTQ, fp8), which vLLM keeps as they are; else None.
+    """
 
     kind: str
     config: Mapping[str, Any]
+    stored: int | None = None
 
     @classmethod
     def of(cls, source: Source, workspace: Workspace) -> MemoryShape | None:
         """None if it is not known: the weights are not here yet, or their architecture is another one."""
+        stored = None
         if source.kind == "random":
             kind, config = SHAPES[source.name]["type"], SHAPES[source.name]["config"]
         else:
             path: Path = source.locate(workspace) / "config.json"
             config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
             kind = config.get("model_type", "")
-        return cls(kind, {**USUAL[kind], **config}) if kind in USUAL else None
+            if "quantization_config" in config:
+                stored = sum(file.stat().st_size for file in path.parent.glob("*.safetensors"))
+        return cls(kind, {**USUAL[kind], **config}, stored) if kind in USUAL else None
 
     @property
     def context(self) -> int:
@@ -70,8 +77,8 @@ class MemoryShape:
 
     @property
     def weights(self) -> int:
-        """Bytes of one copy in 16 bits."""
-        return self.parameters * NUMBER
+        """Bytes of one copy: in 16 bits, or quantized."""
+        return self.stored or self.parameters * NUMBER
 
     def engine_cache(self, settings: Mapping[str, Any], room: int | None) -> tuple[int, int]:
         """The tokens that an engine's KV cache is for, and the bytes that it takes: whole blocks, as the server counts.
@@ -83,7 +90,7 @@ class MemoryShape:
         Raises ValueError: not one block fits.
         """
         number = number_bytes(bool(settings.get("exact")), str(settings.get("kv_cache_dtype") or "auto"))
-        token_bytes, bound = self.token_values * number, settings["max_tokens_in_paged_kv_cache"]
+        token_bytes, bound = self.token_values * number // ranks_of(settings), settings["max_tokens_in_paged_kv_cache"]
         share, mib = float(settings["kv_cache_free_gpu_mem_fraction"]), settings["kv_cache_memory_mib"]
         if mib is None:  # as labserve/model_shape.py
             most = int(settings["max_num_sequences"]) * self.context
@@ -102,6 +109,11 @@ class MemoryShape:
         return kv.tokens, kv.reserved(token_bytes, spare)
 
 
+def ranks_of(settings: Mapping[str, Any]) -> int:
+    """The GPUs that share an engine: each has a part of the weights, and of each token's keys and values."""
+    return int(settings.get("tp_size") or 1)
+
+
 def memory_parts(
     shape: MemoryShape, served: Served, settings: Mapping[str, Any], free: int | None, total: int | None
 ) -> dict[str, int]:
@@ -112,11 +124,13 @@ def memory_parts(
 
     Raises ValueError: not one block of the KV cache fits.
     """
-    copies, vllm = served.copies, settings.get("engine") == "vllm"
+    copies, vllm, ranks = served.copies, settings.get("engine") == "vllm", ranks_of(settings)
     fp32 = bool(settings.get("exact")) or settings.get("precision") == "fp32"
     wide = fp32 * (1 if "max_num_sequences" in settings else copies)  # copies in 32 bits: the engine's, or all
+    name = f"{copies} copies of the weights" if copies > 1 else "the weights"
+    elsewhere = (1 + wide) * shape.weights * (ranks - 1) // ranks  # of the engine's copy
     parts = {
-        f"{copies} copies of the weights" if copies > 1 else "the weights": (copies + wide) * shape.weights,
+        f"{name}, one in {ranks} shares" if ranks > 1 else name: (copies + wide) * shape.weights - elsewhere,
         "CUDA, graphs and activations": (copies - vllm) * COPY_OVERHEAD + vllm * VLLM_OVERHEAD,
     }
     left = None if free is None else free - sum(parts.values())

@@ -27,7 +27,8 @@ def stack_names(assignments: Mapping[str, str]) -> dict[str, str]:
     """
     if assignments.get("engine") != "vllm":
         return dict(assignments)
-    renamed = {NAMES.get(name, name): value for name, value in assignments.items()}
+    ours = {**NAMES, "tensor_parallel_size": "tp_size"}
+    renamed = {ours.get(name, name): value for name, value in assignments.items()}
     if blocks := renamed.pop(BLOCKS, ""):
         try:
             size = int(renamed.get("block_size") or BLOCK_SIZE)

@@ -16,7 +16,7 @@ import psutil
 
 from labctl.options import LOOPBACK
 from labctl.plan import Plan
-from labctl.runtimes import docker_engine, images
+from labctl.runtimes import docker_engine, images, nvidia
 from labctl.runtimes.base import require_plain_path
 from labctl.runtimes.docker_cli import Call, DockerCall
 from labctl.runtimes.envoy.config import INNER_PORTS
@@ -164,9 +164,10 @@ def compose_down(projects: Projects, stack: str, force: bool) -> DockerCall:
     )
 
 
-def gpu_reservation(gpu: str) -> dict[str, Any]:
-    """A service's reservation of this GPU, in the place of compose.gpu.yaml's first one."""
-    request = {"driver": "nvidia", "capabilities": ["gpu"], "device_ids": [gpu]}
+def gpu_reservation(gpus: str, count: int = 1) -> dict[str, Any]:
+    """A service's reservation of these GPUs, or of so many, in the place of compose.gpu.yaml's first one."""
+    which = {"device_ids": gpus.split(",")} if gpus else {"count": count}
+    request = {"driver": "nvidia", "capabilities": ["gpu"], **which}
     return {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
 
 
@@ -196,10 +197,8 @@ def services(projects: Projects, plan: Plan, record: Record) -> dict[str, dict[s
         "stop_grace_period": f"{plan.served.exit_timeout + GRACE_S}s",
         "healthcheck": {"start_period": f"{record.options.patience:g}s"},  # Compose waits as long as labctl does
     }
-    if plan.gpu:
-        common |= gpu_reservation(plan.gpu)
     if not record.balance:
-        return {"triton": common}
+        return {"triton": common | _gpus(plan, record, None)}
     result: dict[str, dict[str, Any]] = {"client": {"environment": addresses(client_endpoints(record))}}
     result[ENVOY] = {"scale": 1}
     for server in record.servers:
@@ -208,12 +207,21 @@ def services(projects: Projects, plan: Plan, record: Record) -> dict[str, dict[s
         result[service(server.number)] = {
             **extends,
             **common,
+            **_gpus(plan, record, server.number),
             "ports": _port_mappings(server.endpoints),
             "labels": {docker_engine.REPLICA: str(server.number)},
             "environment": {**common["environment"], REPLICA: str(server.number)},
             "networks": {"default": {"aliases": [ALL_SERVERS]}},
         }
     return result
+
+
+def _gpus(plan: Plan, record: Record, replica: int | None) -> dict[str, Any]:
+    """A server's reservation of GPUs, where it is another than compose.gpu.yaml's; None for a stack's only server."""
+    if record.profile != "gpu":
+        return {}
+    gpus = nvidia.gpus_of_server(plan.gpu, plan.ranks, replica)
+    return gpu_reservation(gpus, plan.ranks) if gpus or plan.ranks > 1 else {}
 
 
 def _port_mappings(endpoints: Endpoints) -> list[str]:

@@ -1,8 +1,9 @@
 """A layer: packages that a server of the local runtime finds before those of its own environment.
 
 vLLM needs newer versions of packages that the labs also use, so ``labctl engines install vllm`` puts them into a
-folder of the cache, and a stack that says ``packages: vllm`` has that folder first in its Python's path. There are two
-builds: one for CPUs, whose PyTorch is the environment's own, and one for NVIDIA GPUs with PyTorch for CUDA in it.
+folder of the cache, and a stack that says ``packages: vllm`` has that folder first in its Python's path. One build is
+for CPUs, and its PyTorch is the environment's own. Two are for NVIDIA GPUs, with PyTorch for CUDA in them: for CUDA 13,
+and with an older vLLM for CUDA 12, where the driver or the chip is too old for that.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from labkit.errors import LabError
 
 NAMES = ("vllm",)
 GPU = "-gpu"  # how the name of a build for GPUs ends
-DOWNLOAD = {"vllm": 0.7e9, "vllm-gpu": 3.8e9}  # bytes, about
-NEEDED = {"vllm": 2.5e9, "vllm-gpu": 16e9}  # bytes of free disk: a layer, and its downloads while it is made
+CUDA_12 = "-cuda12"  # and that of the one for CUDA 12
+DOWNLOAD = {"vllm": 0.7e9, "vllm-gpu": 3.8e9, "vllm-gpu-cuda12": 5.1e9}  # bytes, about
+# Bytes of free disk: a layer, and its downloads while it is made.
+NEEDED = {"vllm": 2.5e9, "vllm-gpu": 16e9, "vllm-gpu-cuda12": 18e9}
 LIBRARIES = {"vllm": ("libnuma.so.1", "libnuma1")}  # of the system, and Debian's package of it
 OTHERS = "another engine (labctl list LAB shows them)"
 PROGRESS = re.compile(r"^ *(?:Collecting|Downloading|Processing|Installing collected) .*")
@@ -38,21 +41,25 @@ COMPILE = "import compileall, sys; compileall.compile_dir(sys.argv[1], quiet=2, 
 
 @dataclass(frozen=True)
 class Layer:
-    """The packages that ``requirements/NAME.txt`` locks, for the running Python; with ``gpu``, ``NAME-gpu.txt``."""
+    """The packages that ``requirements/NAME.txt`` locks, for the running Python; with ``gpu``, ``NAME-gpu.txt``.
+
+    ``cuda_12``: its build for CUDA 12.
+    """
 
     name: str
     workspace: Workspace
     gpu: bool = False
+    cuda_12: bool = False
 
     @property
     def build(self) -> str:
-        """The name with that of the build: "vllm", or "vllm-gpu"."""
-        return self.name + GPU * self.gpu
+        """The name with that of the build: "vllm", "vllm-gpu" or "vllm-gpu-cuda12"."""
+        return self.name + GPU * self.gpu + CUDA_12 * self.cuda_12
 
     @property
     def lock(self) -> Path:
         """``LABS_NAME_LOCK`` names another one. Raises LabError where that is no file."""
-        variable = f"LABS_{self.build.upper().replace('-', '_')}_LOCK"
+        variable = f"LABS_{self.name.upper()}{'_GPU' * self.gpu}_LOCK"
         other = os.environ.get(variable)
         if other and not Path(other).is_file():
             raise LabError(
@@ -76,9 +83,11 @@ class Layer:
 
     @property
     def elsewhere(self) -> str:
-        """Why this machine cannot have it; "" where it can. The build for GPUs is for ARM too."""
+        """Why this machine cannot have it; "" where it can. The build for CUDA 13 is for ARM too."""
         machine = architecture()
-        return "" if machine == X86 or self.gpu else f"its package is built for {X86}, and this machine is {machine}"
+        if machine == X86 or (self.gpu and not self.cuda_12):
+            return ""
+        return f"its package is built for {X86}, and this machine is {machine}"
 
     @property
     def cuda(self) -> int:
@@ -195,7 +204,13 @@ def layer(name: str, workspace: Workspace, profile: str = "") -> Layer:
         raise LabError(
             f"there is no engine '{name}' to install", f"there are: {', '.join(NAMES)}", code="layer-unknown"
         )
-    return Layer(name, workspace, profile == "gpu" if profile else bool(_gpus()))
+    gpu = profile == "gpu" if profile else bool(_gpus())
+    return gpu_layer(workspace) if gpu else Layer(name, workspace)
+
+
+def gpu_layer(workspace: Workspace) -> Layer:
+    """vLLM's build for the GPUs of this machine."""
+    return Layer(NAMES[0], workspace, gpu=True, cuda_12=any(map(nvidia.takes_only_cuda_12, _gpus()[:1])))
 
 
 def _gpus() -> list[nvidia.Gpu]:
@@ -207,12 +222,12 @@ def _gpus() -> list[nvidia.Gpu]:
 
 def cuda_of(stack_packages: str, workspace: Workspace) -> int:
     """The CUDA of the PyTorch that computes on a GPU in the local runtime: this environment's, or that of the layer."""
-    return (0 if stack_packages else wheel.torch_cuda()) or Layer(NAMES[0], workspace, gpu=True).cuda
+    return (0 if stack_packages else wheel.torch_cuda()) or gpu_layer(workspace).cuda
 
 
 def require_pytorch(workspace: Workspace) -> None:
     """Raises LabError where nothing that is here, or that a layer would bring, can compute on this machine's GPU."""
-    gpu, found = nvidia.gpus()[0], Layer(NAMES[0], workspace, gpu=True)
+    gpu, found = nvidia.gpus()[0], gpu_layer(workspace)
     if cuda := cuda_of("", workspace):
         nvidia.require_cuda(gpu, cuda)
     if not wheel.torch_cuda() and not found.ready:
@@ -232,6 +247,6 @@ def packages_of(stack_packages: str, workspace: Workspace, profile: str) -> Laye
     """
     if stack_packages:
         return layer(stack_packages, workspace, profile)
-    if profile == "gpu" and not wheel.torch_cuda() and (found := Layer(NAMES[0], workspace, True)).ready:
+    if profile == "gpu" and not wheel.torch_cuda() and (found := gpu_layer(workspace)).ready:
         return found
     return None

@@ -24,7 +24,7 @@ from labctl.architecture import SUPPORTED, architecture
 from labctl.listener import Listener
 from labctl.options import LOOPBACK
 from labctl.plan import Plan
-from labctl.runtimes import balancer, groups, layers, processes, wheel
+from labctl.runtimes import balancer, groups, layers, nvidia, processes, wheel
 from labctl.runtimes.base import (
     UNLOADED,
     Exited,
@@ -141,8 +141,8 @@ class LocalRuntime:
         env = {**plan.server_env, **({REPLICA: str(number)} if number else {})}
         if layer := layers.packages_of(plan.served.packages, self.workspace, record.profile):
             env |= layer.environment
-        if plan.gpu:
-            env["CUDA_VISIBLE_DEVICES"] = plan.gpu
+        if record.profile == "gpu" and (gpus := nvidia.gpus_of_server(plan.gpu, plan.ranks, number)):
+            env["CUDA_VISIBLE_DEVICES"] = gpus
 
         def command(secret: str) -> list[str]:  # Triton takes it in no other way (docs/operate/security.md)
             return [str(triton.binary), *argv, *arguments.closing_arguments(record.options.client_shm, secret)]

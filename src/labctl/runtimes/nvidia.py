@@ -16,7 +16,8 @@ MIG = "MIG-"  # how the UUID of a slice begins: a cluster may name one in CUDA_V
 # The oldest driver for programs of each CUDA, by its first number: newer ones of that number run on it too.
 OLDEST_DRIVER = {12: "525.60.13", 13: "580.65.06"}
 OLDEST_CHIP = {13: "7.5"}  # compute capability: PyTorch's builds for that CUDA have no kernels for older ones
-# What is left without it; no vLLM that the labs' code takes is on PyPI for CUDA 12 (docs/operate/gpu.md).
+OLDEST_CHIP_OF_LAYER = "7.0"  # of vLLM's build for CUDA 12, and of PyTorch 2.10 in it
+# What is left without it.
 WITHOUT_CUDA_13 = (
     "--profile cpu; or rm -r .venv, then make setup with LABS_TORCH_INDEX naming PyTorch's builds for CUDA 12, and "
     "--set engine=transformers"
@@ -65,6 +66,30 @@ def gpus(wanted: str = "") -> list[Gpu]:
     return [replace(listed[0], memory=None, free=None)] if sliced else listed
 
 
+def gpus_of_server(named: str, ranks: int, replica: int | None = None) -> str:
+    """The GPUs of a server, as ``CUDA_VISIBLE_DEVICES`` names them: each replica has its own. "" leaves them open.
+
+    Args:
+        named: those that all servers may take, with commas between; "" are all of this machine.
+        ranks: GPUs of each server.
+        replica: its number, from 1; None for a stack's only server.
+
+    Raises LabError: too few are left for it.
+    """
+    if not named and not replica:
+        return ""
+    every = named.split(",") if named else [str(number) for number in range(len(gpus()))]
+    first = (replica - 1) * ranks if replica else 0
+    if len(own := every[first : first + ranks]) < ranks:
+        raise LabError(
+            f"replica {replica} has no GPU of its own" if replica else f"tp_size={ranks} needs {ranks} GPUs",
+            f"there are {len(every)}, and each server takes {ranks}",
+            "fewer replicas, a smaller tp_size, or more GPUs in --gpu",
+            code="gpus-too-few",
+        )
+    return ",".join(own)
+
+
 def _gpu(line: str) -> Gpu:
     try:
         name, capability, driver, total, free = (part.strip() for part in line.split(","))
@@ -98,12 +123,20 @@ def too_old(driver: str, cuda: int) -> str:
     return f"CUDA {cuda} needs {oldest} or newer" if numbers(driver) < numbers(oldest) else ""
 
 
+def takes_only_cuda_12(gpu: Gpu) -> bool:
+    """Whether vLLM's build for CUDA 12 computes on a GPU, and that for CUDA 13 does not."""
+    driver = loaded_driver(gpu)
+    if too_old(driver, 12) or numbers(gpu.compute_capability) < numbers(OLDEST_CHIP_OF_LAYER):
+        return False
+    return bool(too_old(driver, 13) or without_kernels(gpu, 13))
+
+
 def newer_driver(cuda: int) -> str:
     """What to do about a driver that is too old for that CUDA."""
     package = f"cuda-compat-{cuda}-0"
     return (
         f"install driver {OLDEST_DRIVER[cuda]} or newer; or, on a data-centre GPU, NVIDIA's package {package}, with "
-        f"its folder in LD_LIBRARY_PATH; or {WITHOUT_CUDA_13}"
+        f"its folder in LD_LIBRARY_PATH; or --runtime local, which has a build for CUDA 12; or {WITHOUT_CUDA_13}"
     )
 
 

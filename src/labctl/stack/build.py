@@ -19,7 +19,7 @@ from labctl.doctor.gpu import gpu_checks
 from labctl.lab import Lab
 from labctl.options import Options
 from labctl.plan import Plan, make_plan
-from labctl.runtimes import compose_project, images
+from labctl.runtimes import compose_project, images, nvidia
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_project import Projects
@@ -106,9 +106,9 @@ def _make_engine(session: Session, plan: Plan, build: Build, runtime: Runtime) -
     assert isinstance(runtime, ComposeRuntime)  # see refuse_unservable
 
     def run(argv: Sequence[str]) -> None:
-        runtime.in_image(listener, argv, plan.image, plan.gpu)
+        runtime.in_image(listener, argv, plan.image, nvidia.gpus_of_server(plan.gpu, plan.ranks))
 
-    gpu = gpu_target(plan.image, plan.gpu)
+    gpu = gpu_target(plan.image, nvidia.gpus_of_server(plan.gpu, plan.ranks))
     if not build.ready(workspace):
         build.make(workspace, listener.progress, Builder(gpu, run))
     check_target(build.manifest(workspace), gpu)

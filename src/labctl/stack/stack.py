@@ -14,6 +14,7 @@ from labctl.catalog import load_lab
 from labctl.lab import Lab
 from labctl.options import Options
 from labctl.plan import Plan, make_plan
+from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import CLIENT, Endpoints, Record, Replica
 from labctl.stack.ports import free_endpoints
@@ -124,9 +125,11 @@ class Running(PlannedStack):
 
 
 def record_of(stack: PlannedStack, endpoints: Endpoints) -> Record:
-    """The record of the stack as it will be when it is up. Raises LabError: it cannot be balanced as asked."""
+    """The record of the stack as it will be when it is up. Raises LabError: not each replica has GPUs of its own."""
     plan, options = stack.plan, stack.options
     policy = balancing_policy(plan, options)
+    if policy and plan.profile == "gpu":
+        nvidia.gpus_of_server(plan.gpu, plan.ranks, options.replicas or 1)
     places = free_endpoints(options.replicas or 1) if policy else []
     record = Record(
         stack=stack.name,
@@ -145,20 +148,10 @@ def record_of(stack: PlannedStack, endpoints: Endpoints) -> Record:
 
 
 def balancing_policy(plan: Plan, options: Options) -> str:
-    """How requests are spread; "" for a stack that is one server and has no balancer.
-
-    Raises LabError: GPUs would be shared.
-    """
+    """How requests are spread; "" for a stack that is one server and has no balancer."""
     chosen = options.balance
     if not chosen and (options.replicas or 1) > 1:
         chosen = "hash" if has_sequences(plan) else "l7"
-    if chosen and plan.profile == "gpu":
-        raise LabError(
-            "replicas need a GPU each",
-            "on one machine they would share its GPUs",
-            "--profile cpu, or many machines",
-            code="replicas-need-gpus",
-        )
     return chosen
 
 

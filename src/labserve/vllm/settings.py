@@ -1,7 +1,9 @@
 """The words of ``tensorrt_llm/config.pbtxt`` as vLLM's engine arguments, and what vLLM cannot do, refused by name."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from labsched.features import DRAFT, NONE, PROMPT_LOOKUP, RECOMPUTE, Features, InForce
@@ -16,6 +18,7 @@ STEP_TOKENS = {"cpu": 256, "cuda": 8192}  # of one step, where max_num_tokens is
 BLOCK_SIZE = 32  # tokens; vLLM's attention for CPUs is written for multiples of it
 ORDERS = ("fcfs", "priority")  # vllm/config/scheduler.py: SchedulerPolicy
 HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # vllm/v1/attention/backends/cpu_attn.py
+DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "n_head", "n_inner")  # by the ranks
 NGRAM = 3  # longest text that prompt lookup looks up, in tokens
 COMPILED, GRAPHED = "compiled", "graphs"
 EXECUTIONS: dict[str, dict[str, Any]] = {  # how the kernels of a step are launched
@@ -54,12 +57,15 @@ class VllmSettings:
             _refuse_heads("model", shape)
             if word("speculation") == DRAFT:
                 _refuse_heads("draft_model", ModelShape.of(word("draft_model")))
+        ranks = int(word("tp_size") or 1)
+        if ranks > 1:
+            _refuse_ranks(word("gpt_model_path"), ranks)
         features = _features(word, STEP_TOKENS[device.partition(":")[0]])
         limit = int(word("max_num_sequences") or 16)
         fp32 = word("exact") == "true" or (not gpu and not has_bf16())
         cache = word("kv_cache_dtype") or "auto"
         block_size = int(word("block_size") or BLOCK_SIZE)
-        token_bytes = shape.token_values * number_bytes(fp32, cache)
+        token_bytes = shape.token_values * number_bytes(fp32, cache) // ranks  # in each rank
         kv = kv_budget(word, shape, limit, device, token_bytes, block_size)
         longest = min(shape.context, kv.tokens)
         if not features.chunked_context and features.max_num_tokens < longest:
@@ -93,6 +99,7 @@ class VllmSettings:
             "structured_outputs_config": {"backend": BACKEND, "disable_any_whitespace": True},
             **_execution(word("execution") or "eager", limit, features),
             **_speculation(features),
+            **({"tensor_parallel_size": ranks, "distributed_executor_backend": "mp"} if ranks > 1 else {}),
         }
         return cls(arguments, kv, features, limit, longest)
 
@@ -143,6 +150,7 @@ class VllmSettings:
             *values,
             InForce("dtype", "", dtype),
             InForce("async_scheduling", word("async_scheduling"), str(bool(scheduler.async_scheduling)).lower()),
+            InForce("tp_size", word("tp_size"), str(config.parallel_config.tensor_parallel_size)),
             InForce("speculation", self.features.speculation, self.features.speculation),
             InForce("preemption", RECOMPUTE, RECOMPUTE),
         ]
@@ -167,6 +175,13 @@ def _refuse_heads(name: str, shape: ModelShape) -> None:
     if shape.head_dim not in HEADS:
         sizes = ", ".join(map(str, HEADS))
         raise ValueError(f"{name}: its attention heads have {shape.head_dim} numbers; vLLM on a CPU takes {sizes}")
+
+
+def _refuse_ranks(folder: str, ranks: int) -> None:
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    for name in DIVIDED:
+        if config.get(name, 0) % ranks:
+            raise ValueError(f"tp_size: {ranks} ranks cannot share the model's {name} of {config[name]:,}")
 
 
 def _features(word: Word, step_tokens: int) -> Features:

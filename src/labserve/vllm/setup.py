@@ -5,6 +5,7 @@ import locale
 import os
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from labsched import scheduler
 from labsched.own import FILE, class_beside
 from labsched.policy import BATCHING
 from labsched.vllm.gate import Gate
+from labserve.dead_engine import end_dead_server
 from labserve.inflight.engines import Setup
 from labserve.inflight.logprobs import LogProbs
 from labserve.model_shape import ModelShape
@@ -20,10 +22,11 @@ from labserve.vllm.engine import VllmScheduler
 from labserve.vllm.grammars import backend_config
 from labserve.vllm.guide import Guide, guide_beside
 from labserve.vllm.settings import COMPILED, VllmSettings, Word
-from labserve.vllm.watched import watched_scheduler
+from labserve.vllm.watched import watched_name
 
 ARGUMENTS = "vllm.json"
 NO_COMPILER = "TORCH_COMPILE_DISABLE"
+SHARED = ("psm_", "vllm_dist_")  # names in /dev/shm: of Python's multiprocessing, and of vLLM's sums on a CPU
 IN_FLIGHT = 2  # steps at most: one is computed, and one is decided
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process, where we call its steps
@@ -35,6 +38,7 @@ ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # not installed; greedy requests do not need it
     "VLLM_HOST_IP": "127.0.0.1",  # one process: no other has to reach it
     "GLOO_SOCKET_IFNAME": "lo",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # of ranks: a fork of Triton's stub would have its locks and its CUDA
 }
 
 
@@ -153,8 +157,10 @@ def open_vllm_engine(
     structured = backend_config(arguments.get("structured_outputs_config") or {})
     arguments = {**arguments, "structured_outputs_config": StructuredOutputsConfig(**structured)}  # it takes an object
     gate = Gate(int(arguments["max_num_seqs"])) if static else None
-    engine = LLMEngine.from_engine_args(EngineArgs(**arguments, scheduler_cls=watched_scheduler(kind, gate)))
+    engine = LLMEngine.from_engine_args(EngineArgs(**arguments, scheduler_cls=watched_name(kind, gate)))
     core = engine.engine_core.engine_core
+    core.model_executor.register_failure_callback(partial(end_dead_server, "a process of vLLM's ranks has ended"))
+    hide_shared_memory(core.model_executor)
     # A schema is compiled when its request comes, not beside the steps: a request never waits for that in the queue.
     core.structured_output_manager._use_async_grammar_compilation = False
     if ahead and core.batch_queue is None:  # vLLM for CPUs leaves it out, where it gains no time: but it can be watched
@@ -163,3 +169,14 @@ def open_vllm_engine(
         engine.vllm_config.scheduler_config.async_scheduling = core.async_scheduling = True
     torch.set_num_threads(threads)
     return engine
+
+
+def hide_shared_memory(executor: Any) -> None:
+    """Remove the names of the memory that vLLM's ranks share, which all of them have opened by now.
+
+    Nothing is left of it then, however they end: by SIGKILL too, which a busy machine's `down` may need.
+    """
+    for worker in getattr(executor, "workers", ()):
+        for line in Path(f"/proc/{worker.proc.pid}/maps").read_text(encoding="utf-8").splitlines():
+            if (path := Path(line.split(maxsplit=5)[-1])).name.startswith(SHARED):
+                path.unlink(missing_ok=True)

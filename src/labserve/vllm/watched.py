@@ -28,8 +28,17 @@ class BlockIds(list[int]):
 EMPTY = BlockIds()
 
 
+def watched_name(kind: Any, gate: Gate | None = None) -> str:
+    """`watched_scheduler` by its name, for `EngineArgs.scheduler_cls`.
+
+    vLLM sends its settings to the processes of its ranks, and a class that is made here could not be sent.
+    """
+    globals()["Watched"] = watched_scheduler(kind, gate)
+    return f"{__name__}.Watched"
+
+
 def watched_scheduler(kind: Any, gate: Gate | None = None) -> Any:
-    """A subclass of a vLLM scheduler, for `EngineArgs.scheduler_cls`, that reports its decisions.
+    """A subclass of a vLLM scheduler that reports its decisions.
 
     Args:
         gate: for static batching.

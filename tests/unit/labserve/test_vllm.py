@@ -76,6 +76,14 @@ def test_the_labs_words_are_vllms_arguments() -> None:
     assert made["speculative_config"]["num_speculative_tokens"] == 3
 
 
+def test_ranks_that_cannot_share_a_model_are_refused_by_what_they_cannot_share() -> None:
+    tiny = {"gpt_model_path": str(ROOT / "labs" / "shared" / "models" / "tiny-llama")}
+    with pytest.raises(ValueError, match="intermediate_size of 341"):
+        settings(tp_size="2", **tiny)
+    with pytest.raises(ValueError, match="num_attention_heads of 4"):
+        settings(tp_size="3", **tiny)
+
+
 def test_the_largest_batch_has_a_graph_on_a_gpu() -> None:
     def sizes(limit: int) -> list[int]:
         made = settings("cuda:0", execution="graphs", max_num_sequences=str(limit)).arguments["compilation_config"]
@@ -87,7 +95,8 @@ def test_the_largest_batch_has_a_graph_on_a_gpu() -> None:
 
 def test_vllms_own_names_set_a_stack_that_is_vllms() -> None:
     theirs = {"max_num_seqs": "4", "max_num_batched_tokens": "64", "num_gpu_blocks_override": "11"}
-    ours = {"max_num_sequences": "4", "max_num_tokens": "64", "max_tokens_in_paged_kv_cache": "320"}
+    theirs["tensor_parallel_size"] = "2"
+    ours = {"max_num_sequences": "4", "max_num_tokens": "64", "max_tokens_in_paged_kv_cache": "320", "tp_size": "2"}
     assert stack_names({"engine": "vllm", **theirs}) == {"engine": "vllm", **ours}
     assert stack_names({"engine": "openvino", **theirs}) == {"engine": "openvino", **theirs}
 

@@ -23,7 +23,7 @@ from labctl.doctor.machine import DoctorCheck
 from labctl.listener import Silent
 from labctl.options import Options
 from labctl.plan import Plan, make_plan
-from labctl.runtimes.layers import Layer
+from labctl.runtimes.layers import Layer, gpu_layer
 from labctl.stack.build import check_machine, refuse_unservable
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -107,12 +107,14 @@ class Heard(Silent):
 
 
 @pytest.mark.parametrize("card", CARDS)
-@pytest.mark.parametrize("driver", ["550.163.01", "570.172.08", "580.82.07"])
-def test_a_driver_before_580_is_refused_on_every_card_by_each_of_the_three(
-    machine: Any, workspace: Workspace, card: int, driver: str
+@pytest.mark.parametrize(
+    ("driver", "vllm"), [("520.61.05", ""), ("550.163.01", "0.19.1"), ("570.172.08", "0.19.1"), ("580.82.07", "0.32.0")]
+)
+def test_the_driver_chooses_the_build_on_every_card_and_without_one_each_of_the_three_refuses(
+    machine: Any, workspace: Workspace, card: int, driver: str, vllm: str
 ) -> None:
     machine(CARDS[card].format(driver))
-    layer, heard, old = Layer("vllm", workspace, gpu=True), Heard(), driver < "580"
+    layer, heard, old = gpu_layer(workspace), Heard(), not vllm
     for stack in [*dict.fromkeys(name for name, *_ in NEEDED), "scaled"]:
         check = rows(usual(workspace, stack, {}), workspace)["NVIDIA driver"]
         assert check.state == ("fail" if old else "ok"), stack
@@ -120,6 +122,8 @@ def test_a_driver_before_580_is_refused_on_every_card_by_each_of_the_three(
         with lab_error("nvidia-driver-too-old", "580.65.06"):
             layer.install(heard)
         assert heard.commands == [], "nothing is downloaded"
+    else:
+        assert f"\nvllm=={vllm} " in layer.lock.read_text()
     layer.path.mkdir(parents=True)
     with lab_error("nvidia-driver-too-old", driver, "LD_LIBRARY_PATH", "--profile cpu") if old else nullcontext():
         Session(workspace, CATALOG, Silent()).choose("local", "gpu")

@@ -30,7 +30,7 @@ from labctl.listener import Silent
 from labctl.options import Options
 from labctl.plan import Plan, make_plan
 from labctl.runtimes import docker_engine, images, nvidia
-from labctl.runtimes.layers import Layer, require_pytorch
+from labctl.runtimes.layers import gpu_layer, require_pytorch
 from labctl.runtimes.local import LocalRuntime
 from labctl.stack.build import check_machine, refuse_unservable
 from labctl.stack.session import Session
@@ -129,7 +129,10 @@ def torch_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     ("cuda", "capability", "driver", "code"),
     [
         ("None", "9.0", "580.82.07", "torch-without-cuda"),  # as on ARM, where the version says nothing of it
-        ("None", "9.0", "550.54.15", "nvidia-driver-too-old"),  # of the layer, which would be the way out
+        ("None", "9.0", "550.54.15", "torch-without-cuda"),  # the layer for CUDA 12 is the way out
+        ("None", "7.0", "580.82.07", "torch-without-cuda"),
+        ("None", "9.0", "470.256.02", "nvidia-driver-too-old"),
+        ("None", "6.1", "580.82.07", "gpu-too-old"),
         ("'13.0'", "9.0", "550.54.15", "nvidia-driver-too-old"),
         ("'13.0'", "9.0", "580.82.07", ""),
         ("'13.0'", "7.0", "580.82.07", "gpu-too-old"),
@@ -151,7 +154,7 @@ def test_the_local_runtime_needs_a_pytorch_that_this_gpu_and_driver_run(
     machine(f"NVIDIA H100, {capability}, {driver}, 81559, 81000")
     torch_says(cuda)
     if layer:
-        Layer("vllm", workspace, gpu=True).path.mkdir(parents=True)
+        gpu_layer(workspace).path.mkdir(parents=True)
         code = code if code != "torch-without-cuda" else ""
     with lab_error(code) if code else nullcontext():
         require_pytorch(workspace)
@@ -159,13 +162,13 @@ def test_the_local_runtime_needs_a_pytorch_that_this_gpu_and_driver_run(
 
 @pytest.mark.parametrize("packages", ["no layer", "layer"])
 @pytest.mark.parametrize("stack", ["iterative", "two-schedulers"])
-def test_an_old_driver_is_never_called_ok_on_the_local_runtime(
+def test_a_driver_before_cuda_12_is_never_called_ok_on_the_local_runtime(
     machine: Any, workspace: Workspace, torch_says: Callable[[str], None], stack: str, packages: str
 ) -> None:
-    machine("NVIDIA GeForce RTX 4090, 8.9, 550.163.01, 24564, 24100")
+    machine("NVIDIA GeForce RTX 4090, 8.9, 520.61.05, 24564, 24100")
     torch_says("None")
     if packages == "layer":
-        Layer("vllm", workspace, gpu=True).path.mkdir(parents=True)
+        gpu_layer(workspace).path.mkdir(parents=True)
     engine = {"engine": "vllm"} if stack == "two-schedulers" else {}
     check = found("NVIDIA driver", planned(workspace, stack, **engine), workspace, "local")
     assert check.state == "fail" and "580.65.06" in check.remedy and "LD_LIBRARY_PATH" in check.remedy
@@ -182,10 +185,10 @@ def test_nvidias_package_for_older_drivers_counts_where_the_library_path_names_i
     machine("Tesla T4, 7.5, 550.54.15, 15360, 15100")
     plan = planned(workspace, "two-schedulers", engine="vllm")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere::{folder}")
-    assert found("NVIDIA driver", plan, workspace, "local").state == "ok"
+    assert found("NVIDIA driver", plan, workspace, "local").found == "580.82.07"
     assert found("NVIDIA driver", plan, workspace).state == "fail"  # a container has libraries of its own
     machine("NVIDIA GeForce RTX 4090, 8.9, 550.54.15, 24564, 24100")
-    assert found("NVIDIA driver", plan, workspace, "local").state == "fail"
+    assert "CUDA 12 is used" in found("NVIDIA driver", plan, workspace, "local").found
 
 
 def test_a_compiler_and_pythons_headers_are_asked_for_where_vllm_runs_as_a_process(
@@ -230,6 +233,41 @@ def test_the_checklist_asks_the_driver_of_the_chosen_gpus_alone(machine: Any, tm
     (slice_of_it,) = nvidia.gpus("MIG-5c89852c")
     assert "--id" not in (tmp_path / "asked").read_text()
     assert (slice_of_it.name, slice_of_it.free) == (whole.name, None)
+
+
+@pytest.mark.parametrize(
+    ("named", "ranks", "replica", "own"),
+    [
+        ("", 1, 0, ""),  # the driver's first one
+        ("", 2, 0, ""),
+        ("2,3", 1, 0, "2"),
+        ("2,3", 2, 0, "2,3"),
+        ("", 1, 1, "0"),
+        ("", 2, 2, "2,3"),
+        ("4,5,GPU-6,7", 2, 2, "GPU-6,7"),
+    ],
+)
+def test_each_server_has_gpus_of_its_own(machine: Any, named: str, ranks: int, replica: int, own: str) -> None:
+    machine(H100, H100, H100, H100)
+    assert nvidia.gpus_of_server(named, ranks, replica) == own
+
+
+@pytest.mark.parametrize(("named", "ranks", "replica"), [("1", 2, 0), ("", 1, 3), ("0,1,2", 2, 2)])
+def test_more_gpus_than_there_are_is_an_error(machine: Any, named: str, ranks: int, replica: int) -> None:
+    machine(H100, H100)
+    with lab_error("gpus-too-few"):
+        nvidia.gpus_of_server(named, ranks, replica)
+
+
+@pytest.mark.parametrize(("count", "state"), [(1, "fail"), (2, "ok")])
+def test_an_engine_in_two_ranks_needs_two_gpus_of_half_the_size(
+    machine: Any, workspace: Workspace, count: int, state: str
+) -> None:
+    """Half of 13.5 GB of weights and of eight sequences of 4,096 tokens of 0.5 MiB, and 1.7 GB: 17.0 of 24 GB."""
+    machine(*["NVIDIA GeForce RTX 4090, 8.9, 580.82.07, 24564, 20000"] * count)
+    plan = planned(workspace, engine="vllm", tp_size=2)
+    assert found("GPUs", plan, workspace).state == state
+    assert "needed 17.0 GB" in found("GPU memory", plan, workspace).found
 
 
 def test_fault_22_no_container_toolkit(machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,11 +355,16 @@ def test_what_fits_is_taken_and_what_does_not_is_refused_with_settings_that_do(
     assert found("GPU memory", plan, workspace).state == "ok"
 
 
-@pytest.mark.parametrize("words", [{}, {"exact": "true"}, {"kv_cache_dtype": "fp8"}, {"block_size": "64"}])
-def test_the_checklist_and_the_server_count_the_same_cache(workspace: Workspace, words: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "words", [{}, {"exact": "true"}, {"kv_cache_dtype": "fp8"}, {"block_size": "64"}, {"tp_size": "2"}]
+)
+def test_the_checklist_and_the_server_count_the_same_cache(
+    workspace: Workspace, tmp_path: Path, words: dict[str, str]
+) -> None:
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 32}')
     given = {"kv_cache_memory_mib": "2048", "max_num_tokens": "4096", "engine": "vllm", **words}
     there = ModelShape(vocabulary=32000, context=4096, token_values=2 * 32 * 4096, head_dim=128)
-    served = VllmSettings.of(lambda name: given.get(name, ""), there, "cuda:0")
+    served = VllmSettings.of(lambda name: {**given, "gpt_model_path": str(tmp_path)}.get(name, ""), there, "cuda:0")
     plan = planned(workspace, model="random:llama-2-7b", kv_cache_free_gpu_mem_fraction=0.9, **given)
     assert shape("random:llama-2-7b", workspace).engine_cache(plan.settings, None) == (
         served.kv.tokens,
@@ -360,8 +403,9 @@ def test_a_chip_that_tensorrt_llm_knows_is_taken(machine: Any, workspace: Worksp
     [
         ("9.0", {"engine": "vllm"}, "ok", "bf16 and fp16"),
         ("7.5", {"engine": "vllm"}, "ok", "fp16: bf16 needs compute capability 8.0"),
-        ("7.0", {"engine": "vllm"}, "fail", "compute capability 7.0"),
-        ("7.0", {"engine": "transformers"}, "fail", "compute capability 7.5"),
+        ("7.0", {"engine": "vllm"}, "ok", "compute capability 7.0"),  # of the build for CUDA 12
+        ("6.1", {"engine": "vllm"}, "fail", "compute capability 6.1"),
+        ("6.1", {"engine": "transformers"}, "fail", "compute capability 7.5"),
     ],
 )
 def test_the_chip_is_told_with_its_precisions_and_must_have_kernels_for_it(
@@ -491,6 +535,25 @@ def test_a_full_disk_is_found_before_a_build(
 def test_a_folder_of_weights_tells_its_own_shape(tmp_path: Path, workspace: Workspace) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 1}))
     assert shape(str(tmp_path), workspace).weights == 2 * (2 * 32000 * 4096 + 4 * 4096**2 + 3 * 4096 * 11008)
+
+
+@pytest.mark.parametrize(
+    ("quantized", "state"), [({"quantization_config": {"quant_method": "awq", "bits": 4}}, "ok"), ({}, "fail")]
+)
+def test_quantized_weights_take_their_files_and_fit_a_card_that_16_bits_do_not(
+    machine: Any, workspace: Workspace, tmp_path: Path, quantized: dict[str, Any], state: str
+) -> None:
+    """Four bits of Llama-2 7B are 3.9 GB, beside 1.7 GB and 0.5 GB of cache; in 16 bits they are 13.5 GB."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(
+        json.dumps({"model_type": "llama", "max_position_embeddings": 1024, **quantized})
+    )
+    with (model / "model.safetensors").open("wb") as file:
+        file.truncate(39 * 10**8)
+    machine("NVIDIA GeForce RTX 4060, 8.9, 580.82.07, 8188, 7900")
+    check = found("GPU memory", planned(workspace, engine="vllm", model=str(model)), workspace)
+    assert check.state == state, check
 
 
 # -- what it means for a start, and for a result -----------------------------------------------------------------------

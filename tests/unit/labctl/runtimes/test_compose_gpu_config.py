@@ -66,6 +66,13 @@ def test_the_chosen_gpu_is_reserved_in_the_place_of_the_first_one(tmp_path: Path
     assert "count" not in device
 
 
+@pytest.mark.parametrize(("gpus", "device"), [("", {"count": 2}), ("1,3,5", {"device_ids": ["1", "3"]})])
+def test_an_engine_in_two_ranks_gets_two_gpus(tmp_path: Path, gpus: str, device: dict[str, Any]) -> None:
+    found = services(tmp_path, "inflight-batching", gpus, tp_size=2)
+    (reserved,) = found["triton"]["deploy"]["resources"]["reservations"]["devices"]
+    assert {name: reserved.get(name) for name in device} == device
+
+
 def test_the_builder_works_on_the_chosen_gpu(tmp_path: Path) -> None:
     projects = Projects(of_its_own(tmp_path))
     call = compose_project.one_shot(projects, "name", "image", ["trtllm-build"], "gpu", "3")

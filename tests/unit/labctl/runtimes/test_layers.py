@@ -128,22 +128,25 @@ def test_a_gpu_has_a_build_of_its_own_which_needs_no_library_of_the_system(
 
 
 @pytest.mark.parametrize(
-    ("capability", "driver", "lock", "code"),
+    ("capability", "driver", "build", "code"),
     [
-        ("8.9", "550.163.01", "nvidia-cudnn-cu13==9", "nvidia-driver-too-old"),
-        ("8.9", "550.163.01", "nvidia-cudnn-cu12==9", ""),
-        ("8.9", "580.82.07", "nvidia-cudnn-cu13==9", ""),
-        ("7.0", "580.82.07", "nvidia-cudnn-cu13==9", "gpu-too-old"),
-        ("6.1", "580.82.07", "nvidia-cudnn-cu12==9", ""),
+        ("8.9", "520.61.05", "vllm-gpu", "nvidia-driver-too-old"),
+        ("8.9", "550.163.01", "vllm-gpu-cuda12", ""),
+        ("8.9", "580.82.07", "vllm-gpu", ""),
+        ("7.0", "580.82.07", "vllm-gpu-cuda12", ""),
+        ("6.1", "580.82.07", "vllm-gpu", "gpu-too-old"),
     ],
 )
-def test_a_gpu_that_cannot_compute_with_it_is_refused_before_anything_is_downloaded(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capability: str, driver: str, lock: str, code: str
+def test_driver_and_chip_choose_the_build_and_where_none_computes_nothing_is_downloaded(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capability: str, driver: str, build: str, code: str
 ) -> None:
-    (workspace.root / "requirements" / "vllm-gpu.txt").write_text(f"vllm==0.32.0 --hash=sha256:00\n{lock}\n")
-    monkeypatch.setattr("labctl.runtimes.layers.NEEDED", {"vllm-gpu": 1.0})
+    for cuda, name in ((13, "vllm-gpu"), (12, "vllm-gpu-cuda12")):
+        lock = f"vllm==0.32.0 --hash=sha256:00\nnvidia-cudnn-cu{cuda}==9\n"
+        (workspace.root / "requirements" / f"{name}.txt").write_text(lock)
+    monkeypatch.setattr("labctl.runtimes.layers.NEEDED", {"vllm-gpu": 1.0, "vllm-gpu-cuda12": 1.0})
     monkeypatch.setattr(nvidia, "gpus", lambda: [nvidia.Gpu("RTX", capability, driver, None, None)])
     found, heard = layer("vllm", workspace, "gpu"), Heard()
+    assert found.build == build
     if not code:
         found.install(heard)
         return
@@ -154,6 +157,7 @@ def test_a_gpu_that_cannot_compute_with_it_is_refused_before_anything_is_downloa
 
 def test_the_lock_of_a_build_says_which_cuda_it_is_for(workspace: Workspace) -> None:
     assert Layer("vllm", Workspace(ROOT, workspace.cache), gpu=True).cuda == 13
+    assert Layer("vllm", Workspace(ROOT, workspace.cache), gpu=True, cuda_12=True).cuda == 12
     assert Layer("vllm", Workspace(ROOT, workspace.cache)).cuda == 0
 
 
@@ -161,10 +165,10 @@ def test_the_lock_of_a_build_says_which_cuda_it_is_for(workspace: Workspace) -> 
 def test_the_build_that_is_installed_unasked_is_the_machines(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, driver: bool
 ) -> None:
-    def gpus() -> list[str]:
+    def gpus() -> list[nvidia.Gpu]:
         if not driver:
             raise LabError("there is no NVIDIA driver here", code="nvidia-driver-missing")
-        return ["NVIDIA H100"]
+        return [nvidia.Gpu("NVIDIA H100", "9.0", "580.82.07", None, None)]
 
     monkeypatch.setattr("labctl.runtimes.nvidia.gpus", gpus)
     assert layer("vllm", workspace).gpu is driver
