@@ -70,8 +70,8 @@ def run(lab: LabRun, s: Settings) -> Iterator[Verdict]:
         name="policies-differ",
         value="policies.max-utilization.preemptions",
         at_least=1,
-        text="small KV cache: max_utilization ran {m[policies.max-utilization.mean_batch]:.1f} requests at a time, "
-        "with {value:.0f} preemptions (guaranteed_no_evict: {m[policies.no-evict.mean_batch]:.1f})",
+        text="small KV cache: max_utilization ran {m[policies.max-utilization.mean_batch]:.1f} requests at a time "
+        "(guaranteed_no_evict: {m[policies.no-evict.mean_batch]:.1f}), with {value:.0f} preemptions",
     )
     yield Verdict(
         name="no-evict-keeps-its-word",

@@ -26,6 +26,11 @@ WHY = (
 )
 
 
+def in_digits(value: float) -> str:
+    """A count without decimals."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+
+
 def main() -> None:
     report = Report(Path(sys.argv[1]), "Lab 05: batching policies", (STATIC, INFLIGHT, NO_EVICT, UTILIZATION))
     phases = {name: phase["workloads"] for name, phase in report.phases.items()}
@@ -76,7 +81,8 @@ def main() -> None:
     if policies:
         names = ("requests_per_second", "average_latency", "steps", "mean_batch", "max_kv_blocks_used", "preemptions")
         known = [n for n in names if all(n in metrics["policies"][p] for p in policies)]
-        rows = [(n, *(f"{metrics['policies'][p][n]:,.2f}" for p in policies)) for n in known]
+        units = {"average_latency": "average_latency, ms"}
+        rows = [(units.get(n, n), *(in_digits(metrics["policies"][p][n]) for p in policies)) for n in known]
         report.table("A small KV cache: guaranteed_no_evict against max_utilization", rows, ("", *policies))
     batches.draw_batches(lanes, report.out / "timeline.png", "Requests in flight and batch size")
     report.finish(metrics, lanes, "timeline.png")

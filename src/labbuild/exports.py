@@ -263,9 +263,16 @@ def _libraries(failed: str) -> Iterator[None]:
 
 @contextmanager
 def _without_remarks() -> Iterator[None]:
-    """Without the tracers' remarks on transformers' own code."""
+    """Without the tracers' remarks on transformers' own code.
+
+    optimum ends `logging.disable` in the middle of its export, so the libraries' own levels are set as well.
+    """
+    libraries = [logging.getLogger(name) for name in ("transformers", "optimum", "nncf")]
+    levels = [library.level for library in libraries]
     logging.disable(logging.WARNING)
     try:
+        for library in libraries:
+            library.setLevel(logging.ERROR)
         with (
             Path(os.devnull).open("w") as nowhere,
             warnings.catch_warnings(action="ignore"),
@@ -274,4 +281,6 @@ def _without_remarks() -> Iterator[None]:
         ):
             yield
     finally:
+        for library, level in zip(libraries, levels, strict=True):
+            library.setLevel(level)
         logging.disable(logging.NOTSET)

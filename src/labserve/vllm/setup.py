@@ -13,7 +13,7 @@ from labsched import scheduler
 from labsched.own import FILE, class_beside
 from labsched.policy import BATCHING
 from labsched.vllm.gate import Gate
-from labserve.dead_engine import end_dead_server
+from labserve.driver import end_dead_server
 from labserve.inflight.engines import Setup
 from labserve.inflight.logprobs import LogProbs
 from labserve.model_shape import ModelShape
