@@ -252,8 +252,8 @@ def _front_end() -> Situation:
 
 
 def _impatient() -> Situation:
-    load = [replace(one, patience=3.0) for one in chats(random.Random(22), 150, 10.0, output=(50, 300))]
-    return Situation("clients leave after 3 s", [load], [NO_SLOT], {"max_num_seqs": 8}, lost=True)
+    load = [replace(one, patience=1.0) for one in chats(random.Random(22), 150, 10.0, output=(50, 300))]
+    return Situation("clients leave after 1 s, many without a token", [load], [NO_SLOT], {"max_num_seqs": 8}, lost=True)
 
 
 def _impatient_but_answered() -> Situation:
