@@ -252,8 +252,11 @@ def _front_end() -> Situation:
 
 
 def _impatient() -> Situation:
-    load = [replace(one, patience=1.0) for one in chats(random.Random(22), 150, 30.0, output=(50, 300))]
-    return Situation("clients leave after 1 s, many without a token", [load], [NO_SLOT], {"max_num_seqs": 8}, lost=True)
+    """Eight long answers take all slots for nine seconds; the clients of the others leave after two."""
+    chance = random.Random(22)
+    load = [Sent(f"long{n}", 0.01 * n, fresh_prompt(chance, 200), 900) for n in range(8)]
+    load += [replace(one, patience=2.0) for one in chats(chance, 70, 6.0, output=(20, 60), begin=0.2)]
+    return Situation("clients leave after 2 s, many without a token", [load], [NO_SLOT], {"max_num_seqs": 8}, lost=True)
 
 
 def _impatient_but_answered() -> Situation:
