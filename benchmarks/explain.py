@@ -120,7 +120,7 @@ class _Judged:
             members = self._members(told, finding.group.requests)
             advice[metric] = self._advice(metric, told, members)
         rows = []
-        for one in tried:
+        for one in tried if len(situation.loads) == 1 else ():  # a prediction's figures are of one rank
             true = self._run(_arguments(settings, one.change))
             likeliest, predicted = predictions[repr(sorted(labs_names(settings, one.change).items()))]
             for figure in FIGURES:

@@ -191,7 +191,7 @@ def _evicted_sessions() -> Situation:
     load, now = list[Sent](), 0.0
     for number in range(130):
         prompt = [*documents[number % 30], *fresh_prompt(chance, 30)]
-        load.append(Sent(f"r{number}", now, prompt, 40))
+        load.append(Sent(f"r{number}", now, prompt, 10))
         now += chance.expovariate(7.5)
     arguments = {"num_gpu_blocks_override": 5001}
     return Situation("multi-turn chats lose their cache", [load], PROMPT_WORK, arguments, prefixes="evicted")
@@ -252,8 +252,11 @@ def _front_end() -> Situation:
 
 
 def _impatient() -> Situation:
-    load = [replace(one, patience=3.0) for one in chats(random.Random(22), 150, 10.0, output=(50, 300))]
-    return Situation("clients leave after 3 s", [load], [NO_SLOT], {"max_num_seqs": 8}, lost=True)
+    """Eight long answers take all slots for nine seconds; the clients of the others leave after two."""
+    chance = random.Random(22)
+    load = [Sent(f"long{n}", 0.01 * n, fresh_prompt(chance, 200), 900) for n in range(8)]
+    load += [replace(one, patience=2.0) for one in chats(chance, 70, 6.0, output=(20, 60), begin=0.2)]
+    return Situation("clients leave after 2 s, many without a token", [load], [NO_SLOT], {"max_num_seqs": 8}, lost=True)
 
 
 def _impatient_but_answered() -> Situation:

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 VOCABULARY, BLOCK, EPOCH, ZERO = 32_000, 16, 1.79e9, 1000.0
+INPUT_S = 1e-5  # from the end of a step, or from the request before, until the scheduler has a request
 TINY = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -210,6 +211,7 @@ class _Server:
                 one = coming[place]
                 if len(live) >= in_flight if in_flight else one.at + one.front > clock.now:
                     break
+                clock.now += INPUT_S
                 sent[one.name] = clock.now if in_flight else one.at
                 self._add(one, sent[one.name])
                 live.add(one.name)
