@@ -147,3 +147,22 @@ def pinned(words: dict[str, str], seed: int, folder: str, requests: int = 40) ->
     player: Any = counted.CountedVllm(settings_of(words), folder)
     Replay(player, arrivals).run()
     player.scheduler.shutdown()
+
+
+def guided(text: str) -> tuple[list[list[str]], list[list[str]]]:
+    """Seven requests under a scheduler.py of the labs' kind: who joins, and who is preempted, in order."""
+    import tempfile
+    from pathlib import Path
+
+    from benchmarks.counting_vllm import make_counted_vllm
+    from labsched.recording import Arrival
+    from labsched.replay import Replay
+    from labserve.vllm.guide import guide_beside
+
+    words = {**WORDS, "max_num_sequences": "3", "max_tokens_in_paged_kv_cache": "256", "enable_kv_cache_reuse": "false"}
+    scheduler: Any = make_counted_vllm(lambda name: words.get(name, ""), CONTEXT, VOCABULARY)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "scheduler.py").write_text(text)
+        scheduler._guide = guide_beside(Path(folder), scheduler._settings)
+        rows = Replay(scheduler, [Arrival(str(n), 0.0, 0, 30, 90, 90, "length") for n in range(7)]).run()
+    return [[*row.joined] for row in rows if row.joined], [[*row.evicted] for row in rows if row.evicted]

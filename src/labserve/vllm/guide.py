@@ -58,11 +58,19 @@ class Guide:
         self.own.waiting.append(request)
 
     def arrange(self, scheduler: Any, requests: Mapping[str, Request]) -> None:
-        """Put vLLM's queue and its running requests in order for its next step; ``requests`` are by vLLM's id."""
+        """Put vLLM's queue and its running requests in order for its next step; ``requests`` are by vLLM's id.
+
+        The file is asked about them as the labs' scheduler has them: waiting in order of arrival, preempted requests
+        before the others; running in order of admission. vLLM's are in the order of the last answers.
+        """
         own, queue = self.own, scheduler.waiting
         waiting = [request for request in queue if request.request_id in requests]
-        own.waiting = deque(requests[request.request_id] for request in waiting)
-        own.running = [requests[one.request_id] for one in scheduler.running if one.request_id in requests]
+        here = [requests[request.request_id] for request in waiting]
+        known = [request for request in own.waiting if request in here]
+        own.waiting = deque([*(request for request in here if request not in known), *known])
+        runs = [requests[one.request_id] for one in scheduler.running if one.request_id in requests]
+        known = [request for request in own.running if request in runs]
+        admitted = own.running = [*known, *(request for request in runs if request not in known)]
         first = {request: place for place, request in enumerate(own.line())}
         in_line = sorted(waiting, key=lambda request: first[requests[request.request_id]])
         if in_line != waiting:
@@ -70,11 +78,12 @@ class Guide:
             for request in in_line:
                 queue.add_request(request)
         goes: dict[Request, int] = {}  # its place in the order of preemption
+        own.running = list(admitted)
         while own.running:
             victim = own.victim()
             own.running.remove(victim)
             goes[victim] = len(goes)
-        own.running = list(reversed(goes))
+        own.running = admitted
         scheduler.running.sort(key=lambda one: -goes.get(requests.get(one.request_id), -1))  # type: ignore[arg-type]
 
     def took(self, step: Step) -> None:

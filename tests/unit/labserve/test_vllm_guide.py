@@ -78,6 +78,26 @@ def test_the_queue_stands_in_the_order_of_the_line(tmp_path: Path) -> None:
     assert own and arranged(own, [request(name, 2) for name in "abc"]) == ("cba", "")
 
 
+def test_a_line_is_asked_about_the_order_of_arrival_whatever_order_the_queue_has_meanwhile(tmp_path: Path) -> None:
+    own = guide(tmp_path, LAST_FIRST)
+    assert own
+    a, b, c, d = (request(name, 2) for name in "abcd")
+    for each in (a, b, c):
+        own.arrived(each)
+    assert arranged(own, [a, b, c]) == ("cba", "")
+    assert arranged(own, [c, b, a]) == ("cba", ""), "as it left the queue"
+    own.arrived(d)
+    assert arranged(own, [b, a, d], [c]) == ("dba", "c")
+    assert arranged(own, [c, d, b, a]) == ("dbac", ""), "c was preempted: it stands before all, and so goes last"
+
+
+def test_a_victim_is_asked_of_the_order_of_admission(tmp_path: Path) -> None:
+    own = guide(tmp_path, f"{HEAD}    def victim(self):\n        return self.running[0]\n")
+    running = [request(name, 2) for name in "abc"]
+    assert own and arranged(own, [], running) == ("", "cba")
+    assert arranged(own, [], running[::-1]) == ("", "cba"), "as it left the running requests"
+
+
 def test_the_victim_stands_last_where_vllm_preempts(tmp_path: Path) -> None:
     own = guide(tmp_path, LONGEST_GOES)
     lengths = {"a": 9, "b": 1, "c": 5}

@@ -27,6 +27,7 @@ LIKELY = {
     "a step late": "the step in which a request joins makes its first token, and yours comes a step later.",
     "free decodes": "a step takes more for each request that decodes in it.",
     "joining decodes": "a request that joins does not decode in that step: it takes the time of its prompt alone.",
+    "a slot empty": "a waiting request takes the last free slot, too: yours leaves it empty.",
     "all at once": "no more requests run at a time than there are slots: the others queue.",
     "the mean": "a mean within the limit hides the late ones: count the requests that are within both limits.",
 }
@@ -91,6 +92,7 @@ class Load:
             "free decodes": self.knee_of(cost=replace(self.cost, decoding=0.0)),
             "a step late": self.knee_of(late=1),
             "joining decodes": self.knee_of(joining=1),
+            "a slot empty": self.knee_of(slots=SLOTS - 1),
             "all at once": self.knee_of(slots=REQUESTS),
             "the mean": knee_where(lambda rate: sum(ttft for ttft, _ in self.played(rate)) <= REQUESTS * self.slo.ttft),
         }
