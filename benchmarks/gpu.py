@@ -42,7 +42,7 @@ from labctl.plan import make_plan
 from labctl.runtimes import groups, nvidia
 from labctl.runtimes.layers import layer
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.unfinished import replace_dir
 from labkit.client import dataset, identity
 from labkit.client.trtllm import EngineStream
@@ -481,7 +481,7 @@ class Bench:
                 shutil.copyfile(log, self.out / log.name)
 
     @contextlib.contextmanager
-    def on_its_own(self, lab: Lab, chosen: Options) -> Iterator[Running]:
+    def on_its_own(self, lab: Lab, chosen: Options) -> Iterator[RunningStack]:
         """A server of a changed lab for the time of a block."""
         own = replace(chosen, runtime="local", ports="auto", timeout=240.0)
         with ephemeral_stack(self.session, lab, STACK, own) as handle:

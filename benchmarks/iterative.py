@@ -14,7 +14,7 @@ from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.options import Options
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labkit.client.ask import TextStream
 from labkit.client.dataset import Count, Item
 from labkit.evidence import steplog
@@ -105,7 +105,7 @@ def prompt_of(tokens: int, tokenizer_dir: str, start: int = 0) -> str:
     raise ValueError(f"no text of exactly {tokens} tokens was found")
 
 
-def newcomers(session: Session, handle: Running, rounds: int) -> dict[str, float]:
+def newcomers(session: Session, handle: RunningStack, rounds: int) -> dict[str, float]:
     """TTFT of a request that arrives while the others decode, in decode steps beyond its own prefill."""
     prompt = prompt_of(PROMPT, handle.record.tokenizer_dir)
     waits, alone, busy, steps_ms = [], [], [], []

@@ -13,7 +13,7 @@ from labctl.labs.servers import ephemeral_stack
 from labctl.listener import Silent
 from labctl.options import Options
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labkit.client import dataset, identity
 from labkit.client.ask import UnaryClient, kind_of, tensor, text_tensor
 from labkit.evidence import steplog
@@ -54,7 +54,7 @@ def batching(rounds: int) -> dict[str, Any]:
 
 
 def compared(
-    session: Session, handles: tuple[Running, Running], items: list[dataset.Item], limit: int, title: str
+    session: Session, handles: tuple[RunningStack, RunningStack], items: list[dataset.Item], limit: int, title: str
 ) -> dict[str, float]:
     """One round: the workload through each server's ensemble; for AGAINST_ENGINE also against the engine alone."""
     found: dict[str, float] = {}
@@ -96,7 +96,7 @@ def through_ensemble(endpoint: str, items: list[dataset.Item]) -> list[RequestRe
     return records
 
 
-def served_over_alone(session: Session, handle: Running, items: list[dataset.Item]) -> float:
+def served_over_alone(session: Session, handle: RunningStack, items: list[dataset.Item]) -> float:
     """The workload through the server, then by its engine alone (the idle servers stay up): work per second."""
     lab, name = session.catalog.stack(handle.record.stack)
     work = bench.OverheadWork(handle, bench.engine_of(lab, name, "cpu"), lambda count: items)
@@ -125,7 +125,7 @@ def server(session: Session, stack: str, **settings: Any) -> Any:
     return ephemeral_stack(session, lab, name, Options(set=settings, runtime="local", ports="auto", timeout=300.0))
 
 
-def workloads(handle: Running) -> dict[str, list[dataset.Item]]:
+def workloads(handle: RunningStack) -> dict[str, list[dataset.Item]]:
     ids_of = encoder(handle)
 
     def count(text: str) -> int:
@@ -134,7 +134,7 @@ def workloads(handle: Running) -> dict[str, list[dataset.Item]]:
     return {"chat": dataset.make_chats(count), "published": dataset.make_articles(count)}
 
 
-def encoder(handle: Running) -> Callable[[str], list[int]]:
+def encoder(handle: RunningStack) -> Callable[[str], list[int]]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(f"{handle.record.tokenizer_dir}/tokenizer.json")

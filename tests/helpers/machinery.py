@@ -25,7 +25,7 @@ from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Record
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -154,7 +154,7 @@ def runtime(root: Path, name: str = "compose") -> Runtime:
 
 def found(root: Path, stack: str) -> Record | None:
     """The record of a stack that is up, on either runtime."""
-    running = Running.find(Session(Workspace(root, root / "cache"), Catalog(()), Silent()), stack)
+    running = RunningStack.find(Session(Workspace(root, root / "cache"), Catalog(()), Silent()), stack)
     return running.record if running else None
 
 

@@ -22,7 +22,7 @@ from labctl.options import Options
 from labctl.runtimes.lock import holder
 from labctl.stack import ports
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.stack.up import up
 from labctl.workspace import Workspace
 
@@ -171,7 +171,7 @@ def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield stolen
 
 
-def brought_up(root: Path, where: str, wanted: str) -> Running:
+def brought_up(root: Path, where: str, wanted: str) -> RunningStack:
     workspace = Workspace(root, root / "cache")
     session = Session(workspace, catalog.load_catalog(workspace), Silent())
     return up(session, *session.catalog.stack(STACK), Options(runtime=where, ports=wanted))

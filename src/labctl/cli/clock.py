@@ -15,7 +15,7 @@ import click
 from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import say
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labkit.errors import LabError
 from labsched.printable import printable
 
@@ -49,7 +49,7 @@ def clock_command(
 
     number = _amount(action, amount)
     session, _, stack_name = opt.open_stack(stack)
-    record = Running.require_up(session, stack_name).record.one(replica)
+    record = RunningStack.require_up(session, stack_name).record.one(replica)
     clock = clock_of(session.workspace, record)
     steps = clock.act(action, number, model, record.endpoints.metrics)
     held = {state["model"]: state for state in held_steps(clock)}

@@ -15,7 +15,7 @@ import click
 from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import Console, say
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labkit.errors import LabError
 from labkit.evidence.steplog import run_folders
 from labkit.tables import format_table
@@ -261,7 +261,7 @@ def _lanes(source: str) -> list[InstanceSteps]:
     from labctl.pages.live.lines import held_steps
 
     session, _, name = opt.open_stack(source)
-    running = Running.find(session, name)
+    running = RunningStack.find(session, name)
     if not running:
         raise LabError(
             f"{name} is not up", "", f"labctl up {name}, or name a folder below results/", code="stack-not-up"

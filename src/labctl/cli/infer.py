@@ -6,7 +6,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.stack import faults
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.stack.status import death_of_stack
 from labkit.errors import LabError
 from labsched.printable import printable
@@ -40,7 +40,7 @@ def infer_command(
     why = f"{name} is asked by its lab's own clients: labctl run {lab.short}"
     usual = opt.text_model(session, lab, name, "infer {} -m MODEL -p PROMPT", "text-generation model", why)
     model = model or usual
-    there = Running.require_up(session, name)
+    there = RunningStack.require_up(session, name)
     record = there.record.only(replica) if replica else there.record
     if model not in record.models:
         raise LabError(f"{name} has no model '{model}'", f"it has: {', '.join(record.models)}", code="model-unknown")

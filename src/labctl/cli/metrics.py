@@ -11,7 +11,7 @@ import click
 
 from labctl.cli import options as opt
 from labctl.cli.console import say
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labkit.client import metrics
 from labkit.tables import format_table
 from labsched.printable import printable
@@ -43,7 +43,7 @@ def metrics_command(stack: str, endpoint: str, replica: int | None, follow: bool
     opt.require_named(stack, endpoint)
     if not endpoint:
         session = opt.open_session()
-        record = Running.require_up(session, server.resolve_stack(session, stack)).record
+        record = RunningStack.require_up(session, server.resolve_stack(session, stack)).record
         endpoint = (record.only(replica) if replica else record).scrape_endpoints["metrics"]
     before = metrics.scrape(endpoint)
     say(printable(describe_snapshot(before)), hanging="")

@@ -9,7 +9,7 @@ import click
 from labctl.cli import options as opt
 from labctl.cli.console import Console
 from labctl.listener import Listener
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labkit.errors import LabError
 
 
@@ -37,7 +37,7 @@ def openai_command(stack: str, endpoint: str, model: str, port: int | None, json
         record = Record(stack="", lab="", runtime="", profile="", settings={}, models=[model], endpoints=elsewhere)
     else:
         session, _, name = opt.open_stack(stack, verbose)
-        record = Running.require_up(session, name).record
+        record = RunningStack.require_up(session, name).record
         listener = session.listener
     with listening_socket(port, OPENAI) as probe:
         number = probe.getsockname()[1]

@@ -17,7 +17,7 @@ from labctl.cli import options as opt
 from labctl.pages import gate
 from labctl.pages.address import CHAT, PORTS, WATCH, page_address, publish_address
 from labctl.stack import faults
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.stack.status import trouble
 from labkit.errors import LabError
 
@@ -34,7 +34,7 @@ def chat_command(stack: str, port: int | None, endpoint: str) -> None:
     halted: Callable[[], str] = str
     models = list(lab.stacks[name].models)
     if ours:
-        record = Running.require_up(session, name).record
+        record = RunningStack.require_up(session, name).record
         endpoint, tokenizer_dir = record.endpoints.grpc, record.tokenizer_dir
         models = list(record.models)
         halted = partial(faults.standing_still, session, record)
@@ -96,7 +96,7 @@ def watch_command(stack: str, port: int | None, replica: int | None, forwarded: 
         name, page = stack, server.page_of_run(Path(stack))
     else:
         session, lab, name = opt.open_stack(stack)
-        workspace, record = session.workspace, Running.require_up(session, name).record.one(replica)
+        workspace, record = session.workspace, RunningStack.require_up(session, name).record.one(replica)
         page = server.page_of_stack(workspace, lab, record, lambda ask: trouble(session, name, ask), assignments)
     in_class = opt.at_jupyter("proxy")  # jupyter-server-proxy, which asks who it is first
     page.forwarded = gate.ANY if in_class else forwarded.lower()

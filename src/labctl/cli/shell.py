@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from labctl.cli import options as opt
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 
 
 @click.command("shell")
@@ -18,5 +18,5 @@ def shell_command(stack: str, verbose: bool) -> int:
     container it may write into results/ alone. Its exit status is the shell's.
     """
     session, _, name = opt.open_stack(stack, verbose)
-    there = Running.require_up(session, name)
+    there = RunningStack.require_up(session, name)
     return there.runtime.client(session.listener, None, there.record)

@@ -20,7 +20,7 @@ from labctl.runtimes.record import Record
 from labctl.stack import faults, ports
 from labctl.stack.down import down, down_all
 from labctl.stack.session import EXERCISE, Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.stack.status import Status, absent, ready_status, status
 from labctl.stack.up import up
 from labctl.triton import server_api
@@ -127,7 +127,7 @@ def logs_command(stack: str, follow: bool, replica: int | None) -> None:
     if record and name == server.STACK:
         in_own_files = server.in_your_files(session, runtime, record)
     elif record:
-        in_own_files = faults.stack_files(Running.of(session, None, runtime, record))
+        in_own_files = faults.stack_files(RunningStack.of(session, None, runtime, record))
     for line in _lines(runtime, name, record, follow, replica):
         click.echo(printable(in_own_files(line)))
 

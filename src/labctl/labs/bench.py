@@ -20,7 +20,7 @@ from labctl.options import Options
 from labctl.runtimes.layers import layer
 from labctl.stack import edits, faults
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.stack.status import death_of_stack
 from labctl.triton import server_api
 from labkit.client import dataset, metrics
@@ -174,7 +174,7 @@ def bench_there(
 
 
 @contextlib.contextmanager
-def explain_death(stack: Running) -> Iterator[None]:
+def explain_death(stack: RunningStack) -> Iterator[None]:
     """Replace an error of a block by the server's death if it has died, else explain it by the learner's own files."""
     try:
         yield
@@ -184,7 +184,7 @@ def explain_death(stack: Running) -> Iterator[None]:
 
 
 def write_bench_result(
-    out: Path, stack: Running, settings: Mapping[str, Any], metrics: Mapping[str, Any]
+    out: Path, stack: RunningStack, settings: Mapping[str, Any], metrics: Mapping[str, Any]
 ) -> Sequence[str]:
     """Write ``result.json``. Returns the files that were not as shipped."""
     edited = edits.not_shipped(stack.session, stack.plan)
@@ -258,7 +258,7 @@ def _work_file(session: Session) -> Path:
 class OverheadWork:
     """One workload, done through Triton and by the engine alone."""
 
-    def __init__(self, stack: Running, engine: BareEngine, items: Items) -> None:
+    def __init__(self, stack: RunningStack, engine: BareEngine, items: Items) -> None:
         self._stack, self._endpoints, self._engine = stack, stack.record.endpoints, engine
         self._env = dict(stack.plan.served.env)
         if packages := stack.plan.served.packages:

@@ -31,7 +31,7 @@ from labctl.runtimes.processes import describe_exit
 from labctl.settings import format_setting, holds, resolve
 from labctl.stack import edits, faults
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.stack.status import death_of_stack
 from labkit.disk import atomic_write, disk_errors
 from labkit.errors import LabError
@@ -171,7 +171,7 @@ class _Opened:
     """A server of a run (:class:`labctl.lab.ServerOfRun`)."""
 
     run: _Run
-    handle: Running
+    handle: RunningStack
 
     def client(self, script: str, phase: str) -> None:
         run, handle, session = self.run, self.handle, self.run.session
@@ -235,7 +235,7 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
     raise LabError(f"cannot make a results folder in {base}", code="results-folder-failed")
 
 
-def run_client(stack: Running, script: str, phase: str, out: Path, quick: bool) -> int:
+def run_client(stack: RunningStack, script: str, phase: str, out: Path, quick: bool) -> int:
     """Run a client of a lab; what it writes is named after the phase. Returns its exit status."""
     from labkit.client.context import Context
 

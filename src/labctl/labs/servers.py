@@ -21,7 +21,7 @@ from labctl.stack import edits, replicas
 from labctl.stack.build import prepare_artifacts
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, Running, record_of
+from labctl.stack.stack import PlannedStack, RunningStack, record_of
 from labctl.stack.up import up
 
 STARTED_WITH = attrgetter(  # the parts of a plan that a running server cannot change
@@ -37,7 +37,7 @@ STARTED_WITH = attrgetter(  # the parts of a plan that a running server cannot c
 
 
 @contextmanager
-def ephemeral_stack(session: Session, lab: Lab, stack: str, options: Options) -> Iterator[Running]:
+def ephemeral_stack(session: Session, lab: Lab, stack: str, options: Options) -> Iterator[RunningStack]:
     """A stack for the time of a block, taken down however the block ends, unless it was up before."""
     handle = up(session, lab, stack, options, ephemeral=True)
     try:
@@ -46,7 +46,7 @@ def ephemeral_stack(session: Session, lab: Lab, stack: str, options: Options) ->
         end_server(session, handle, force=sys.exc_info()[0] is not None)
 
 
-def end_server(session: Session, handle: Running, force: bool) -> None:
+def end_server(session: Session, handle: RunningStack, force: bool) -> None:
     """Take down a stack that was brought up for a measurement; one that was up before stays."""
     if not handle.already:
         # Nothing is in flight, and Triton would take seconds to unload models that nothing uses. On a GPU it gets
@@ -56,7 +56,7 @@ def end_server(session: Session, handle: Running, force: bool) -> None:
 
 def as_it_runs(session: Session, stack: str, options: Options) -> Options:
     """The options of a measurement: without ``--set``, a running stack is measured with the settings that it has."""
-    found = Running.find(session, stack)
+    found = RunningStack.find(session, stack)
     if not found or options.of_plan != Options().of_plan:
         return options
     record = found.record
@@ -64,7 +64,7 @@ def as_it_runs(session: Session, stack: str, options: Options) -> Options:
     return replace(options, **record.asked.of_plan, client_shm=options.client_shm or record.options.client_shm)
 
 
-def goes_on(before: Running, wanted: PlannedStack, new: Record) -> bool:
+def goes_on(before: RunningStack, wanted: PlannedStack, new: Record) -> bool:
     """Whether the servers of ``before`` can serve ``wanted`` with no more than other files of their models.
 
     Never with TensorRT-LLM: an engine must not meet what another one left on the GPU. Servers behind Envoy go
@@ -89,7 +89,7 @@ class Servers:
 
     def __init__(self, session: Session, lab: Lab, keep: bool) -> None:
         self._session, self._lab, self._keep = session, lab, keep
-        self._now: Running | None = None
+        self._now: RunningStack | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +98,7 @@ class Servers:
         if not self._keep or any(raised):
             self._take_down(force=any(raised))
 
-    def next(self, stack: str, options: Options) -> Running:
+    def next(self, stack: str, options: Options) -> RunningStack:
         """Return the stack with these options, ready; the server before it goes on, or is taken down.
 
         Raises LabError: it cannot be brought up, or a model cannot be loaded.
@@ -115,11 +115,11 @@ class Servers:
             end_server(self._session, self._now, force)
         self._now = None
 
-    def _reuse(self, before: Running, stack: str, options: Options) -> Running | None:
+    def _reuse(self, before: RunningStack, stack: str, options: Options) -> RunningStack | None:
         """The present server with the new settings; None if another one is needed."""
         session, runtime = self._session, before.runtime
         # The record is read again: a client may have had replicas killed and started.
-        now = Running.find(session, before.name)
+        now = RunningStack.find(session, before.name)
         if not now or stack != before.name or replicas.missing_replicas(now):
             return None
         old = now.record
@@ -136,5 +136,5 @@ class Servers:
             if old.balance != new.balance:
                 record = replicas.change_balance(session, record, new.balance, options.ports)
             session.remember(record)
-        self._now = Running.of(session, self._lab, runtime, record)
+        self._now = RunningStack.of(session, self._lab, runtime, record)
         return self._now

@@ -11,7 +11,7 @@ from labctl.learn import overlay, server
 from labctl.learn.exercise import Exercise
 from labctl.stack.faults import stack_explainer
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labkit import disk
 from labkit.evidence.steplog import run_folders
 from labsched.files import json_object, open_to_read
@@ -76,7 +76,7 @@ def locate_line(text: str, exercise: Exercise) -> str:
     return ""
 
 
-def in_learners_files(text: str, session: Session, exercise: Exercise, running: Running | None) -> str:
+def in_learners_files(text: str, session: Session, exercise: Exercise, running: RunningStack | None) -> str:
     """The text with the served copy's paths as ``exercises/ID/...``; of a stack only the learner's own lines."""
     names = overlay.served_files(exercise)
     if running is not None:

@@ -26,7 +26,7 @@ from labctl.runtimes.lock import Busy, stack_lock
 from labctl.stack.faults import stuck_sentences
 from labctl.stack.session import Session
 from labctl.stack.shipped import syntax_error
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.triton.readiness import ABORTED, UNHEALTHY
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
@@ -149,7 +149,7 @@ def _judge(
             running = server.serve_exercise(session, exercise, files, runtime)
         checks = _run_trial(function, seed, exercise, files, running)
         dead = any(UNHEALTHY in check.sentence + check.measured for check in checks)
-        if dead and Running.find(session, server.STACK):
+        if dead and RunningStack.find(session, server.STACK):
             session.listener.note("Triton took a model for dead, as it does on a very busy machine: once more")
             running = server.serve_exercise(session, exercise, files, runtime) if exercise.manifest.fresh else running
             checks = _run_trial(function, seed, exercise, files, running)
@@ -164,14 +164,14 @@ def _excuse(error: LabError) -> None:
         raise TooBusy(": ".join(filter(None, (error.what, error.why)))) from error
 
 
-def _processes(running: Running) -> Callable[[], Iterable[int]] | None:
+def _processes(running: RunningStack) -> Callable[[], Iterable[int]] | None:
     """The processes that serve an exercise and ask its server; None where they are not this machine's own."""
     members = [process.pid for group in groups(running.folder) for process in group.members()]
     return (lambda: (*members, os.getpid(), *(child.pid for child in psutil.Process().children()))) if members else None
 
 
 def _run_trial(
-    function: Any, seed: int, exercise: Exercise, files: Mapping[str, Path], running: Running
+    function: Any, seed: int, exercise: Exercise, files: Mapping[str, Path], running: RunningStack
 ) -> list[Check]:
     """What one trial with that seed measures."""
     session, record = running.session, running.record
@@ -196,7 +196,9 @@ def _run_trial(
     return trial.checks
 
 
-def _try(function: Any, trial: Trial, describe_excess: Callable[[], str], exercise: Exercise, running: Running) -> None:
+def _try(
+    function: Any, trial: Trial, describe_excess: Callable[[], str], exercise: Exercise, running: RunningStack
+) -> None:
     """One trial; whatever goes wrong in it becomes an expectation that does not hold."""
 
     def in_own_files(text: str) -> str:

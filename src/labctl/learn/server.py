@@ -22,7 +22,7 @@ from labctl.stack.down import take_down
 from labctl.stack.edits import find_edits, reload
 from labctl.stack.faults import Explain
 from labctl.stack.session import EXERCISE, Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.stack.up import up
 from labctl.triton import readiness, server_api
 from labctl.workspace import Workspace
@@ -61,7 +61,7 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
     return replace(exercise.home, serves=[*exercise.home.serves, own])
 
 
-def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> Running:
+def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> RunningStack:
     """Bring the exercise's stack up with the learner's files as they are now.
 
     Raises LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
@@ -72,7 +72,7 @@ def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Pat
     options = Options(set=manifest.settings, runtime=runtime, ports="auto", replicas=manifest.replicas)
     overlay.fill_overlay(workspace, exercise, files)
     with _ended_by_a_loop(session):
-        if running := Running.find(session, STACK):
+        if running := RunningStack.find(session, STACK):
             usable = not manifest.fresh and server_api.is_live(running.record.endpoints.http)
             if usable and (reused := _for_this(exercise, lab, options, running)) and _free(running.record):
                 edited = [*find_edits(reused)]
@@ -139,7 +139,7 @@ def in_your_files(session: Session, runtime: Runtime, record: Record) -> Explain
     exercise = next((e for e in exercises if e.id == current and e.home.folder == record.lab), None)
     if exercise is None:
         return str
-    stack = Running.of(session, lab_with(exercise, session.workspace), runtime, record)
+    stack = RunningStack.of(session, lab_with(exercise, session.workspace), runtime, record)
     return faults.stack_files(stack, overlay.served_files(exercise))
 
 
@@ -150,7 +150,7 @@ def resolve_stack(session: Session, word: str) -> str:
 
 def stop_exercise_server(session: Session) -> bool:
     """Take the exercise server down at once: no client waits for it. Returns False if none was up."""
-    running = Running.find(session, STACK)
+    running = RunningStack.find(session, STACK)
     if running:
         take_down(session, running.runtime, STACK, force=True)
     for runtime in session.runtimes:  # a server that was ended may have left a container
@@ -163,7 +163,7 @@ def stop_exercise_server(session: Session) -> bool:
     return running is not None
 
 
-def _for_this(exercise: Exercise, lab: Lab, options: Options, running: Running) -> Running | None:
+def _for_this(exercise: Exercise, lab: Lab, options: Options, running: RunningStack) -> RunningStack | None:
     """The server that is up, with this exercise's settings; None where it takes another server.
 
     Settings that only the models read can be changed by loading these anew; the server need not start again.
@@ -177,7 +177,7 @@ def _for_this(exercise: Exercise, lab: Lab, options: Options, running: Running) 
         if purpose == _purpose(exercise, changed.plan) and changed.plan.ready(session.workspace):
             record = changed.as_planned()
             session.remember(record)
-            return Running.of(session, lab, runtime, record)
+            return RunningStack.of(session, lab, runtime, record)
     return None
 
 

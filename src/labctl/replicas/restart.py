@@ -16,7 +16,7 @@ from labctl.stack.down import down
 from labctl.stack.ports import are_still_free, free_endpoints
 from labctl.stack.session import Session
 from labctl.stack.shipped import require_sound
-from labctl.stack.stack import Running, with_servers
+from labctl.stack.stack import RunningStack, with_servers
 from labctl.stack.up import up
 from labctl.triton.readiness import start_once_more
 from labkit.errors import LabError
@@ -30,11 +30,11 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
 
     Raises LabError: it was not up, or cannot be brought up again; where a syntax error is why, it serves on.
     """
-    alive, kept = Running.find(session, stack), session.remembered(stack)
+    alive, kept = RunningStack.find(session, stack), session.remembered(stack)
     if alive is None and kept is not None:
-        running = Running.of(session, lab, session.runtime(kept.runtime), kept)
+        running = RunningStack.of(session, lab, session.runtime(kept.runtime), kept)
     else:
-        running = Running.require_up(session, stack).in_lab(lab)
+        running = RunningStack.require_up(session, stack).in_lab(lab)
     record = running.record
     if alive and record.balance and heal(running):
         return record
@@ -47,7 +47,7 @@ def restart(session: Session, lab: Lab, stack: str) -> Record:
     return record
 
 
-def heal(stack: Running) -> bool:
+def heal(stack: RunningStack) -> bool:
     """Start what of a stack has died: replicas, and what stands before them. False if nothing has.
 
     Raises LabError: a replica does not become ready; the others serve on.
@@ -64,7 +64,7 @@ def heal(stack: Running) -> bool:
         return bool(dead or ended)
 
 
-def start_replicas(stack: Running, wanted: Sequence[Replica]) -> Record:
+def start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     """Start those replicas of a stack that is up, wait until they are ready, and let the balancer have them.
 
     Returns the record with the places that they have now. Raises LabError: one does not become ready; nothing of it
@@ -73,7 +73,7 @@ def start_replicas(stack: Running, wanted: Sequence[Replica]) -> Record:
     return start_once_more(lambda: _start_replicas(stack, wanted), stack.session.listener.note)
 
 
-def _start_replicas(stack: Running, wanted: Sequence[Replica]) -> Record:
+def _start_replicas(stack: RunningStack, wanted: Sequence[Replica]) -> Record:
     session, runtime, before, name = stack.session, stack.runtime, stack.record, stack.name
 
     def end() -> None:
@@ -112,7 +112,7 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
     ``patience``: seconds to wait until a replica has answered all; then its streams are cut. Raises LabError: it is
     not up or has no balancer; a replica does not come back; the others serve on.
     """
-    running = Running.require_up(session, stack).in_lab(lab)
+    running = RunningStack.require_up(session, stack).in_lab(lab)
     runtime, record = running.runtime, running.record
     require_balancer(session, record)
     with running.lock("restart"):

@@ -16,7 +16,7 @@ from labctl.stack import replicas
 from labctl.stack.ports import free_endpoints
 from labctl.stack.replicas import DRAIN_S
 from labctl.stack.session import Session
-from labctl.stack.stack import Running, with_servers
+from labctl.stack.stack import RunningStack, with_servers
 from labkit.errors import LabError
 
 MOST = 32
@@ -29,7 +29,7 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
     ``patience``: seconds to wait until the old replicas have answered all; then their streams are cut. Raises
     LabError: the stack is not up or has no balancer; a new replica does not become ready (the others serve on).
     """
-    running = Running.require_up(session, stack).in_lab(lab)
+    running = RunningStack.require_up(session, stack).in_lab(lab)
     record = running.record
     require_balancer(session, record)
     if not 1 <= count <= MOST:
@@ -47,7 +47,7 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
     return record
 
 
-def _fewer(stack: Running, going: Sequence[Replica], patience: float) -> Record:
+def _fewer(stack: RunningStack, going: Sequence[Replica], patience: float) -> Record:
     session, runtime, record = stack.session, stack.runtime, stack.record
     numbers = [server.number for server in going]
     session.listener.step(f"draining replica {', '.join(map(str, numbers))}")
@@ -135,7 +135,7 @@ def autoscale(
     gone = False
     while True:
         try:
-            running = Running.require_up(session, stack)
+            running = RunningStack.require_up(session, stack)
             record = running.record
             require_balancer(session, record)
         except LabError:

@@ -24,7 +24,7 @@ from labctl.replicas import restart
 from labctl.replicas.scale import Scaler, autoscale, scale
 from labctl.runtimes.compose_project import client_endpoints
 from labctl.stack import replicas
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labkit.client.context import REQUEST_FILES, answer_of, folder_of
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -61,7 +61,7 @@ class Stagehand:
     kernel with the *thread* that started it (prctl(2), PR_SET_PDEATHSIG).
     """
 
-    def __init__(self, hands: Executor, stack: Running, phase: str, out: Path) -> None:
+    def __init__(self, hands: Executor, stack: RunningStack, phase: str, out: Path) -> None:
         self._over = threading.Event()
         self._session = replace(stack.session, listener=_Until(self._over))
         self._stack, self._hands = stack, hands
@@ -83,7 +83,7 @@ class Stagehand:
 
     def kill(self, replica: int = 1) -> str:
         """Raises LabError: there is no such replica. A stack without replicas is its own replica 1."""
-        up = Running.require_up(self._session, self._stack.name)
+        up = RunningStack.require_up(self._session, self._stack.name)
         up.record.only(replica)
         number = up.record.folder(replica)
         up.runtime.stop(self._session.listener, self._stack.name, force=True, number=number)
@@ -164,7 +164,7 @@ class Stagehand:
         began = time.monotonic()
         try:
             answer = {"outcome": self._carry_out(**request)}
-            up = Running.find(self._session, self._stack.name)
+            up = RunningStack.find(self._session, self._stack.name)
             answer["replicas"] = replica_endpoints(up) if up else {}
         except _Over:
             return  # the client no longer waits for the answer
@@ -182,7 +182,7 @@ class Stagehand:
         try:
             inspect.signature(method).bind(**arguments)
         except TypeError as error:
-            takes = ", ".join(inspect.signature(method).parameters) or "nothing"
+            takes = ", ".join(inspect.signature(method).parameters) or "none"
             raise LabError(f"{act} failed", f"{error}; it takes: {takes}", code="act-failed") from error
         outcome = method(**arguments)
         if act in ("pause", "run"):
@@ -193,7 +193,7 @@ class Stagehand:
         return outcome
 
 
-def replica_endpoints(stack: Running) -> dict[str, dict[str, str]]:
+def replica_endpoints(stack: RunningStack) -> dict[str, dict[str, str]]:
     """Where a client reaches each server of a stack, by number; {} for a stack that is one server."""
     record = stack.record
     if not record.balance:

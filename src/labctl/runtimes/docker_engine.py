@@ -361,7 +361,7 @@ def ended_container(
         container.start()
         code = None
         with contextlib.suppress(requests.exceptions.RequestException):  # it takes longer
-            code = int(container.wait(timeout=seconds)["StatusCode"])
+            code = int(container.wait(timeout=max(seconds, LOOK_S))["StatusCode"])
         yield container, code
     finally:
         discard([container])

@@ -152,7 +152,7 @@ def end(folder: StackFolder, parts: Sequence[ProcessGroup]) -> None:
     deadline = time.monotonic() + ENDED_S
     for group in parts:
         while (living := group.members()) and time.monotonic() < deadline:
-            send(living, signal.SIGKILL)  # again: a server may have started a stub meanwhile
+            send_signal(living, signal.SIGKILL)  # again: a server may have started a stub meanwhile
             time.sleep(LOOK_S)  # who started it reaps it, and sees how it ended
         if not living:
             (folder.groups / f"{group.part}.json").unlink(missing_ok=True)
@@ -167,7 +167,7 @@ def how_it_ended(path: Path) -> str | None:
     return describe_exit(128 - code if code > 128 else code)  # 128 and the number of a signal
 
 
-def send(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+def send_signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
     """Send a signal to each process that still exists."""
     for process in processes:
         with contextlib.suppress(psutil.Error):

@@ -168,7 +168,7 @@ class LocalRuntime:
             if number is None:  # Triton waits for its connections to close: the balancer closes the idle ones
                 balancer.release_servers(self.workspace, stack)
             unloaded = {group: unloaded_check(folder.log_file(group.number)) for group in servers}
-            groups.send(list(servers.values()), signal.SIGTERM)
+            groups.send_signal(list(servers.values()), signal.SIGTERM)
             grace = 5 + max(map(_exit_timeout, servers.values()))
 
             def living() -> list[Unloaded]:

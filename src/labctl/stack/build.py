@@ -29,7 +29,7 @@ from labctl.runtimes.local import NEEDS_IMAGE
 from labctl.runtimes.lock import stack_lock
 from labctl.stack.ports import named_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, Running, record_of
+from labctl.stack.stack import PlannedStack, RunningStack, record_of
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -187,7 +187,7 @@ def _require_unserved(session: Session, folder: Path) -> Iterator[None]:
         yield
         return
     with stack_lock(session.workspace, stack, "render"):
-        if Running.find(session, stack):
+        if RunningStack.find(session, stack):
             raise LabError(
                 f"{stack} is up, and its server reads {folder}",
                 "its next start would serve what is rendered now, with settings that no command knows of",

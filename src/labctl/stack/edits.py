@@ -21,7 +21,7 @@ from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Record
 from labctl.stack import faults, shipped
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, Running
+from labctl.stack.stack import PlannedStack, RunningStack
 from labctl.triton import readiness, server_api
 from labkit.errors import LabError
 from labkit.waiting import attempts
@@ -102,7 +102,7 @@ def reload(session: Session, lab: Lab, stack: str, models: Sequence[str] = (), p
     a model cannot be loaded: then its former version serves on.
     """
     with stack_lock(session.workspace, stack, "reload"):
-        running = Running.require_up(session, stack).in_lab(lab)
+        running = RunningStack.require_up(session, stack).in_lab(lab)
         for model in models:
             _require_model(running.record, model)
         return load_differing(running, models, patience)
@@ -115,7 +115,7 @@ def _require_model(record: Record, model: str) -> None:
         )
 
 
-def load_differing(stack: Running, models: Sequence[str] = (), patience: float = LOAD_S) -> list[str]:
+def load_differing(stack: RunningStack, models: Sequence[str] = (), patience: float = LOAD_S) -> list[str]:
     """Load again each model that differs from a running stack's plan; the caller has its lock. See :func:`reload`."""
     plan, listener = stack.plan, stack.session.listener
     with _render_fresh(plan) as fresh:
@@ -154,7 +154,7 @@ def _names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in files_in(folder)}
 
 
-def _load(stack: Running, fresh: Path, model: str, patience: float) -> None:
+def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None:
     """Swap the model's folder in and have Triton load it; on failure the former folder comes back."""
     session, plan, record, name = stack.session, stack.plan, stack.record, stack.name
     key, probe = stack.folder.read_secret(), stack.plan.served.probes.get(model)
@@ -249,7 +249,7 @@ def change_model(session: Session, lab: Lab, stack: str, model: str, load: bool,
 
     Returns the number of servers. Raises LabError: some of them did not; it says which, and why.
     """
-    running = Running.require_up(session, stack).in_lab(lab)
+    running = RunningStack.require_up(session, stack).in_lab(lab)
     record, key = running.record, running.folder.read_secret()
     failed: dict[int, str] = {}
     _require_model(record, model)

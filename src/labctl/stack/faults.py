@@ -18,7 +18,7 @@ from labctl.clock.clock import Clock
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Record
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, Running
+from labctl.stack.stack import PlannedStack, RunningStack
 from labctl.triton import server_api
 from labctl.triton.readiness import LOG_TAIL
 from labkit import disk
@@ -176,7 +176,7 @@ def paused_models(session: Session, record: Record) -> list[str]:
     return list(dict.fromkeys(model for clock in clocks for model in clock.paused))
 
 
-def refuse_stuck(stack: Running) -> None:
+def refuse_stuck(stack: RunningStack) -> None:
     """Raise LabError where an execution of the stack does not come back: a measurement of it would have no end."""
     for server in stack.record.servers:
         if stuck := stuck_sentences(stack.folder.run_dir(stack.record.folder(server.number))):

@@ -12,7 +12,7 @@ from labctl.runtimes.record import CLIENT, Record, Replica
 from labctl.stack import faults
 from labctl.stack.ports import chosen_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, Running, with_servers
+from labctl.stack.stack import PlannedStack, RunningStack, with_servers
 from labctl.triton.readiness import ServerOutside, wait_ready
 from labctl.triton.server_api import ModelState
 from labctl.workspace import Workspace
@@ -65,7 +65,7 @@ def make_room(workspace: Workspace, record: Record, servers: Sequence[Replica]) 
             atomic_write(folder.log_file(number), b"", mode=0o600)
 
 
-def missing_servers(stack: Running) -> str | None:
+def missing_servers(stack: RunningStack) -> str | None:
     """The replicas, or the balancer, that have died of a stack that was up before; None if all of them are there."""
     state = stack.runtime.state(stack.record)
     gone = [server.number for server in stack.record.servers if server.number not in state.alive]
@@ -74,7 +74,7 @@ def missing_servers(stack: Running) -> str | None:
     return "; ".join(f"replica {number} is gone" for number in gone) if stack.record.balance else "it is gone"
 
 
-def missing_replicas(stack: Running) -> list[Replica]:
+def missing_replicas(stack: RunningStack) -> list[Replica]:
     """The servers that the stack should have and that no longer exist."""
     alive = stack.runtime.state(stack.record).alive
     return [server for server in stack.record.servers if server.number not in alive]

@@ -32,7 +32,7 @@ class PlannedStack:
     """One stack of a lab as it is asked for, on the runtime that would serve it.
 
     It is a value: other options make another one. It does not say whether the stack is up
-    (:class:`Running`), and making one makes nothing.
+    (:class:`RunningStack`), and making one makes nothing.
 
     Attributes:
         own: the lab, if it is not the catalogue's but an exercise's or a case's, with a changed stack.
@@ -73,7 +73,7 @@ class PlannedStack:
 
 
 @dataclass(frozen=True)
-class Running(PlannedStack):
+class RunningStack(PlannedStack):
     """A stack that is up: the runtime that has it, and its record, which travels with the server and lies on disk.
 
     Its options are the ones it was started with. Its plan follows from today's lab.py, and may differ from what is
@@ -175,7 +175,7 @@ def with_servers(record: Record, servers: Sequence[Replica]) -> Record:
     return replace(record, servers=servers, endpoints=endpoints)
 
 
-def option_differences(stack: Running) -> list[str]:
+def option_differences(stack: RunningStack) -> list[str]:
     """The options in which a running stack differs from these, one line each; [] if there are none.
 
     The runtime, the replicas and their balancer count only if a person names them. Ports and the time to wait

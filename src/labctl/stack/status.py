@@ -17,7 +17,7 @@ from labctl.runtimes.lock import holder
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.session import Session, Unknown
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
 from labkit import disk
 from labkit.client import metrics
@@ -83,7 +83,7 @@ class _Server:
     stuck: Sequence[str] = ()
 
 
-def ready_status(stack: Running) -> Status:
+def ready_status(stack: RunningStack) -> Status:
     """Describe a stack whose models have just answered, as :func:`status` does; Triton is asked its version alone."""
     session, record = stack.session, stack.record
     rows = {state.name: _model_row(state) for state in stack.answered}
@@ -96,7 +96,7 @@ def ready_status(stack: Running) -> Status:
     return shown
 
 
-def _add_edited(shown: Status, running: Running) -> None:
+def _add_edited(shown: Status, running: RunningStack) -> None:
     """Say which files a person has edited, and whether the server has them."""
     with contextlib.suppress(LabError, OSError):  # a template that is being edited may be wrong just now
         shown["edited"] = edits.edit_report(running)
@@ -151,7 +151,7 @@ def _dead(state: State, action: str) -> Status:
 def _running(session: Session, runtime: Runtime, state: State, action: str, ask: bool) -> Status:
     """A stack of which a server runs."""
     record = state.record
-    running = Running.of(session, None, runtime, record)
+    running = RunningStack.of(session, None, runtime, record)
     front = "" if action else state.balancer_ended or ""
     explain = faults.stack_explainer(running)
     probes: Mapping[str, Probe] = {}

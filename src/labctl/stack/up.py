@@ -16,7 +16,7 @@ from labctl.stack.build import check_machine, prepare_artifacts, refuse_unservab
 from labctl.stack.down import take_down
 from labctl.stack.ports import claim_endpoints, lost_port
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, Running, option_differences, record_of
+from labctl.stack.stack import PlannedStack, RunningStack, option_differences, record_of
 from labctl.triton import readiness
 from labkit.disk import atomic_write
 from labkit.errors import LabError
@@ -24,14 +24,14 @@ from labkit.errors import LabError
 TRIES = 3  # starts at most, where another program takes a free port first
 
 
-def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool = False) -> Running:
+def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool = False) -> RunningStack:
     """Bring one stack up and return when every model answers.
 
     ``ephemeral``: the stack must not outlive this process (``run``, ``bench``). Raises LabError with nothing left
     behind.
     """
     with session.lock(stack, "up"):
-        running = Running.find(session, stack)
+        running = RunningStack.find(session, stack)
         if running and not running.record.orphaned():
             return _already(replace(running, own=lab, already=True), options)
         runtime = session.choose(options.runtime, options.profile)
@@ -73,7 +73,7 @@ def _render(stack: PlannedStack) -> None:
     listener.done(f"{count}, every config.pbtxt valid")
 
 
-def _start(stack: PlannedStack, record: Record) -> Running:
+def _start(stack: PlannedStack, record: Record) -> RunningStack:
     """Start the server and wait until it serves. On any failure but Ctrl-C nothing of it is left."""
     session, runtime, plan = stack.session, stack.runtime, stack.plan
     count = f"{replicas.replicas_in_words(len(record.servers))} of " if record.balance else ""
@@ -94,7 +94,7 @@ def _start(stack: PlannedStack, record: Record) -> Running:
             take_down(session, runtime, stack.name, force=True)
         raise error
     session.listener.done(f"READY after {time.monotonic() - began:.1f} s", timed=False)
-    return replace(Running.of(session, stack.lab, runtime, record), answered=answered)
+    return replace(RunningStack.of(session, stack.lab, runtime, record), answered=answered)
 
 
 def _make_room(stack: PlannedStack, record: Record) -> None:
@@ -117,7 +117,7 @@ def _explained(stack: PlannedStack, error: LabError) -> LabError:
     return error
 
 
-def _already(running: Running, options: Options) -> Running:
+def _already(running: RunningStack, options: Options) -> RunningStack:
     """Return the stack that is up, if it is ready and as wanted. Raises LabError otherwise."""
     runtime, record, stack = running.runtime, running.record, running.name
     wanted = running.with_options(options)

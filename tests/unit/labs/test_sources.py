@@ -15,7 +15,13 @@ PACKAGES = ("labbuild", "labctl", "labkit", "labsched")
 IMPORTED = re.compile(r"^ *(?:from|import) (\w+)", re.MULTILINE)
 TENSOR = re.compile(r'name: *"([^"$]+)"')
 # What TensorRT-LLM, NVIDIA's vLLM backend and Hugging Face's exporters call things in every release.
-UPSTREAM = ("labbuild/", "labsched/scheduler.py", "labkit/client/trtllm.py", "labkit/client/text_model.py")
+UPSTREAM = (
+    "labbuild/",
+    "labsched/scheduler.py",
+    "labsched/vllm/counted.py",
+    "labkit/client/trtllm.py",
+    "labkit/client/text_model.py",
+)
 # labctl's own words, which some model uses for a tensor as well; a key of manifests; and the names that vLLM's and
 # TensorRT-LLM's backends share, which clients assume unless they are given others.
 OWN = set("temperature top_k top_p repetition_penalty presence_penalty seed stream tokenizer ensemble logits".split())

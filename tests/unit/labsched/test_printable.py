@@ -121,7 +121,7 @@ def test_fault_49_answers_logs_and_states_are_printed_as_text(
     stopped = Space(act=lambda *_: {}, until=0.0, limit=None, run_dir=Path("none"))
     for place, found in {
         "labctl.cli.options.open_session": session,
-        "labctl.stack.stack.Running.require_up": Space(runtime=runtime, record=record),
+        "labctl.stack.stack.RunningStack.require_up": Space(runtime=runtime, record=record),
         "labctl.learn.server.resolve_stack": "s",
         "labctl.cli.infer.death_of_stack": None,
         "labctl.stack.faults.stack_explainer": str,

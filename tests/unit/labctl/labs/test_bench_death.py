@@ -25,7 +25,7 @@ from labctl.runtimes.record import Endpoints, Record
 from labctl.stack import up
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, Running, record_of
+from labctl.stack.stack import PlannedStack, RunningStack, record_of
 from labkit.client.text_model import TextModel
 from labkit.errors import LabError
 from labkit.evidence import results, stats
@@ -41,7 +41,7 @@ def iterative(session: Session, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
     @contextmanager
     def brought_up(*_: Any) -> Iterator[Any]:
-        yield Running.of(session, lab, LocalRuntime(session.workspace), record)
+        yield RunningStack.of(session, lab, LocalRuntime(session.workspace), record)
 
     monkeypatch.setattr(bench, "ephemeral_stack", brought_up)
     return lab
@@ -127,7 +127,7 @@ def test_without_set_what_runs_is_measured_and_with_it_another_stack_is_refused(
     runtime = LocalRuntime(session.workspace)
     given = Options(set={"max_batch_size": "2"})
     runs = record_of(PlannedStack(session, lab, stack, runtime, given), free_endpoints(1)[0])
-    there = Running.of(session, lab, runtime, runs, already=True)
+    there = RunningStack.of(session, lab, runtime, runs, already=True)
     session.workspace.folder(stack).path.mkdir(parents=True)
     session.remember(runs)
     monkeypatch.setattr(LocalRuntime, "state", lambda self, record: State(record, frozenset([1])))

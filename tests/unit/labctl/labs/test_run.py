@@ -26,7 +26,7 @@ from labctl.labs.servers import Servers
 from labctl.labs.verdicts import VerdictResult, judge_verdict, verdict_section
 from labctl.options import Options
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def opened(
     """The options of each server that a lab's program opens with these settings, and what a person reads of them."""
     session, found = Session.open(listener := Noting()), []
 
-    def next(servers: Servers, stack: str, options: Options) -> Running:
+    def next(servers: Servers, stack: str, options: Options) -> RunningStack:
         found.append(options)
-        return cast(Running, None)
+        return cast(RunningStack, None)
 
     monkeypatch.setattr(Servers, "next", next)
     monkeypatch.setattr(run._Opened, "client", lambda opened, script, phase: None)

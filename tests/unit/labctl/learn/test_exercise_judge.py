@@ -29,7 +29,7 @@ from labctl.listener import Silent as Listener
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -43,9 +43,9 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return Workspace(begin_in(tmp_path, monkeypatch), tmp_path / "cache")
 
 
-def up(session: Session, record: Record) -> Running:
+def up(session: Session, record: Record) -> RunningStack:
     somewhere: Any = SimpleNamespace(name="compose")
-    return Running.of(session, None, somewhere, record)
+    return RunningStack.of(session, None, somewhere, record)
 
 
 def test_a_stack_is_cut_to_the_learners_own_lines(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     """The servers that the judge has asked for; none is real."""
     served: list[Record] = []
 
-    def serve(session: Session, *_: Any) -> Running:
+    def serve(session: Session, *_: Any) -> RunningStack:
         served.append(RECORD)
         return up(session, RECORD)
 
@@ -99,7 +99,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
 def judged(workspace: Workspace, servers: list[Record], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """What the judge says of an exercise when its check is another function; ``noted`` are faults of the model."""
     session: Any = SimpleNamespace(workspace=workspace, listener=Listener())
-    monkeypatch.setattr(Running, "find", lambda session, stack: up(session, RECORD))
+    monkeypatch.setattr(RunningStack, "find", lambda session, stack: up(session, RECORD))
 
     def judged(
         check: Callable[[Trial], None],
@@ -163,7 +163,7 @@ def test_a_model_that_triton_takes_for_dead_is_tried_once_more(judged: Any) -> N
 def test_a_machine_that_is_too_busy_is_no_attempt(
     judged: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, code: str, theirs: bool, served: bool
 ) -> None:
-    def goes_wrong(*_: Any) -> Running:
+    def goes_wrong(*_: Any) -> RunningStack:
         raise LabError("m did not come", code=code)
 
     if not served:

@@ -21,7 +21,7 @@ from labctl.listener import Listener, Silent
 from labctl.runtimes.record import Endpoints
 from labctl.stack.down import take_down
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit.client import metrics
 from labkit.disk import atomic_write
@@ -113,7 +113,7 @@ def test_a_server_that_cannot_serve_a_check_is_replaced_and_another_is_used_agai
 ) -> None:
     there = SimpleNamespace(endpoints=Endpoints("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"))
     counted = metrics.Snapshot({"tokenizer": metrics.ModelCounters(pending=waiting)})
-    monkeypatch.setattr(Running, "find", lambda *_: SimpleNamespace(record=there))
+    monkeypatch.setattr(RunningStack, "find", lambda *_: SimpleNamespace(record=there))
     monkeypatch.setattr(server, "_for_this", lambda *_: there)
     if live:
         monkeypatch.setattr("labctl.triton.server_api.is_live", lambda _: True)
@@ -135,7 +135,7 @@ def test_a_server_that_aborts_when_it_loads_the_learners_model_is_started_once_m
     def reload(*_: Any, **__: Any) -> None:
         raise LabError("m was not loaded", code=code)
 
-    monkeypatch.setattr(Running, "find", lambda *_: SimpleNamespace(record=there))
+    monkeypatch.setattr(RunningStack, "find", lambda *_: SimpleNamespace(record=there))
     monkeypatch.setattr(server, "_for_this", lambda *_: there)
     monkeypatch.setattr("labctl.triton.server_api.is_live", lambda _: True)
     monkeypatch.setattr(server, "find_edits", lambda *_: ["m"])

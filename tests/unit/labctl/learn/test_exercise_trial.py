@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import requests
 from lab_errors import lab_error
 
 from labctl.contention import Patience
@@ -214,12 +215,13 @@ def test_promtool_that_does_not_end_in_its_container_is_no_fault_either_and_the_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
+
+    def not_yet(timeout: float) -> dict[str, int]:
+        assert timeout > 0, "the engine's client refuses another"
+        raise requests.exceptions.ReadTimeout
+
     container = SimpleNamespace(
-        status="running",
-        start=lambda: calls.append("start"),
-        reload=lambda: None,
-        logs=lambda: b"",
-        remove=lambda: calls.append("remove"),
+        start=lambda: calls.append("start"), wait=not_yet, logs=lambda: b"", remove=lambda: calls.append("remove")
     )
     made = SimpleNamespace(create=lambda image, words, **options: container)
     monkeypatch.setattr("shutil.which", lambda _: None)

@@ -31,7 +31,7 @@ from labctl.runtimes.record import Endpoints, Record
 from labctl.stack import up as bringing_up
 from labctl.stack.down import down, down_all
 from labctl.stack.session import Session, Unknown
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.stack.status import death_of_stack, status
 from labctl.workspace import Workspace
 from labkit.errors import LabError
@@ -170,7 +170,7 @@ def test_the_list_of_stacks_says_of_a_silent_engine_that_it_is(silent: None, ren
 def test_a_silent_engine_says_nothing_of_stacks_that_were_never_brought_up_on_it(
     silent: None, session: Session
 ) -> None:
-    assert Running.find(session, STACK) is None
+    assert RunningStack.find(session, STACK) is None
     assert status(session, STACK)["state"] == "absent"
     assert down(session, STACK) is False
     session.workspace.folder("codegen").path.mkdir(parents=True)
@@ -185,10 +185,10 @@ def test_the_engine_is_not_asked_about_a_stack_whose_record_is_local(
         pytest.fail("the engine was asked")
 
     monkeypatch.setattr(docker_engine, "engine", never)
-    assert Running.find(session, STACK) is None, "no file says anything of it"
+    assert RunningStack.find(session, STACK) is None, "no file says anything of it"
     session.workspace.folder(STACK).path.mkdir(parents=True)
     session.remember(replace(RECORD, runtime="local"))
-    assert Running.find(session, STACK) is None
+    assert RunningStack.find(session, STACK) is None
     assert status(session, STACK)["state"] == "failed"
     assert down(session, STACK)
 

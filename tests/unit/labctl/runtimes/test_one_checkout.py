@@ -24,7 +24,7 @@ from labctl.runtimes.local import shm_prefix
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.down import down
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit.disk import cache_folder
 
@@ -75,7 +75,7 @@ def server(checkout: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     session.remember(Record("s", "lab", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3")))
     argv, log, ended = [str(program), "600"], folder.log_file(), folder.ended_file()
     with groups.spawn(folder, "server", argv, os.environ, log, folder.run_dir(), True, ended) as process:
-        eventually(lambda: Running.find(session, "s"))
+        eventually(lambda: RunningStack.find(session, "s"))
         yield process
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -92,7 +92,7 @@ def test_down_ends_the_stack_that_was_brought_up_under_another_name(
     if name == "moved":  # while the stack runs
         (tmp_path / "c").rename(tmp_path / name)
     session = opened(tmp_path / name)
-    assert Running.find(session, "s") is not None
+    assert RunningStack.find(session, "s") is not None
     assert down(session, "s")
     assert server.wait(60) < 0
     assert session.remembered("s") is None
@@ -100,7 +100,7 @@ def test_down_ends_the_stack_that_was_brought_up_under_another_name(
 
 def test_a_copy_of_a_checkout_is_another_one(tmp_path: Path, server: subprocess.Popen[bytes]) -> None:
     shutil.copytree(tmp_path / "c", tmp_path / "copy", symlinks=True)
-    assert Running.find(opened(tmp_path / "copy"), "s") is None
+    assert RunningStack.find(opened(tmp_path / "copy"), "s") is None
     down(opened(tmp_path / "copy"), "s")
     assert server.poll() is None
 

@@ -16,7 +16,7 @@ from labctl.stack import edits
 from labctl.stack import up as bringing_up
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, Running, record_of
+from labctl.stack.stack import PlannedStack, RunningStack, record_of
 from labctl.triton.server_api import Unreachable
 from labkit.errors import LabError
 
@@ -38,16 +38,16 @@ def failing_first(error: Exception, result: object = None) -> tuple[list[int], C
 
 
 @pytest.fixture
-def there(session: Session) -> Running:
+def there(session: Session) -> RunningStack:
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
     record = record_of(PlannedStack(session, lab, stack, runtime, Options()), free_endpoints(1)[0])
-    running = Running.of(session, lab, runtime, record)
+    running = RunningStack.of(session, lab, runtime, record)
     repository.render_repository(running.plan.request)
     return running
 
 
-def test_a_stack(session: Session, there: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack(session: Session, there: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, start = failing_first(ABORTED, there.record)
     monkeypatch.setattr(bringing_up, "_start", start)
     monkeypatch.setattr(bringing_up, "prepare_artifacts", lambda *_: None)
@@ -56,14 +56,14 @@ def test_a_stack(session: Session, there: Running, monkeypatch: pytest.MonkeyPat
     assert len(calls) == 2
 
 
-def test_replicas(there: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas(there: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, start = failing_first(ABORTED, there.record)
     monkeypatch.setattr(restart, "_start_replicas", start)
     assert restart.start_replicas(there, []) is there.record
     assert len(calls) == 2
 
 
-def test_an_edited_model(there: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edited_model(there: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, load = failing_first(UNHEALTHY)
     monkeypatch.setattr("labctl.triton.server_api.load_model", load)
     monkeypatch.setattr("labctl.triton.readiness.probe", lambda *_: None)
@@ -72,7 +72,7 @@ def test_an_edited_model(there: Running, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_server_that_aborts_under_a_reload_is_not_for_the_model_to_explain(
-    there: Running, monkeypatch: pytest.MonkeyPatch
+    there: RunningStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = LabError("simple-gpt2 was not loaded within 60 s", "its initialize may never end", code="model-load-slow")
     silent.__cause__ = Unreachable("connection refused")

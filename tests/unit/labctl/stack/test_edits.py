@@ -22,7 +22,7 @@ from labctl.runtimes.local import LocalRuntime
 from labctl.stack import edits, faults, shipped
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, Running, record_of
+from labctl.stack.stack import PlannedStack, RunningStack, record_of
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
@@ -158,7 +158,7 @@ def test_a_reload_that_fails_says_which_version_serves(
     lab, stack = session.catalog.stack("iterative")
     runtime = LocalRuntime(session.workspace)
     record = record_of(PlannedStack(session, lab, stack, runtime, Options()), free_endpoints(1)[0])
-    there = Running.of(session, lab, runtime, record)
+    there = RunningStack.of(session, lab, runtime, record)
     repository.render_repository(there.plan.request)
     served = there.plan.request.output / "simple-gpt2" / "config.pbtxt"
     served.write_text(f"{served.read_text()}# as it was loaded\n")

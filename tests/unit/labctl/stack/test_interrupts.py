@@ -27,7 +27,7 @@ from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import down_all, take_down
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
 from labctl.triton.server_api import Unreachable
 from labctl.workspace import Workspace
@@ -214,7 +214,7 @@ class Edited:
         model.write_text(model.read_text() + "# edited\n")
         self.served = plan.request.output / MODEL
         runtime: Any = Runtime()
-        self._stack = Running.of(session, lab, runtime, replicated(session, plan, 2))
+        self._stack = RunningStack.of(session, lab, runtime, replicated(session, plan, 2))
         vars(self._stack)["plan"] = self.plan
         monkeypatch.setattr(server_api, "load_model", self._load)
         monkeypatch.setattr(readiness, "probe", lambda *arguments: None)
@@ -319,7 +319,9 @@ def interrupted(session: Session, monkeypatch: pytest.MonkeyPatch) -> Callable[.
         monkeypatch.setattr(Session, "runtime", lambda self, name: runtime)
         monkeypatch.setattr(balancer, "assign_servers", runtime.assign)
         monkeypatch.setattr(balancer, "upstreams", runtime.upstreams)
-        monkeypatch.setattr(Running, "find", lambda session, stack: Running.of(session, None, runtime, runtime.record))
+        monkeypatch.setattr(
+            RunningStack, "find", lambda session, stack: RunningStack.of(session, None, runtime, runtime.record)
+        )
         with pytest.raises(interrupt):
             act(session, lab, STACK)
         return runtime.told, session.remembered(STACK), before

@@ -12,7 +12,7 @@ from labctl.options import Options
 from labctl.runtimes.lock import Busy, stack_lock
 from labctl.stack.build import render_stack
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 
 STACK = "iterative"
 
@@ -30,7 +30,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def served(session: Session, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The rendered repository of a stack that is down."""
-    monkeypatch.setattr(Running, "find", lambda session, stack: None)
+    monkeypatch.setattr(RunningStack, "find", lambda session, stack: None)
     render(session)
     return session.workspace.folder(STACK).repository
 
@@ -47,7 +47,7 @@ def test_the_repository_of_a_stack_that_is_up_is_not_overwritten(
 ) -> None:
     before = contents(served)
     up: Any = (None, None)
-    monkeypatch.setattr(Running, "find", lambda session, stack: up if stack == STACK else None)
+    monkeypatch.setattr(RunningStack, "find", lambda session, stack: up if stack == STACK else None)
     with lab_error("output-served", "iterative"):
         render(session, served if named else None, batch=4)
     assert contents(served) == before

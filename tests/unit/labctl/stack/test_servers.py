@@ -10,7 +10,7 @@ from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Record
 from labctl.stack.ports import free_endpoints
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, Running, record_of
+from labctl.stack.stack import PlannedStack, RunningStack, record_of
 
 STACK = "scaled"
 
@@ -35,5 +35,5 @@ def test_replicas_stay_where_only_their_balancer_differs(
     session: Session, after: dict[str, object], same: bool
 ) -> None:
     stack, record = steps(session, "l7")
-    before = Running.of(session, stack.lab, stack.runtime, record)
+    before = RunningStack.of(session, stack.lab, stack.runtime, record)
     assert goes_on(before, *steps(session, **after)) is same  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from labctl.replicas import restart, stagehand
 from labctl.replicas.stagehand import Stagehand
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit.client import context
 from labkit.errors import LabError
@@ -52,7 +52,7 @@ class Stood:
 @pytest.fixture
 def stood(monkeypatch: pytest.MonkeyPatch) -> Stood:
     stood = Stood()
-    monkeypatch.setattr(Running, "find", lambda session, stack: Running.of(session, None, *stood.find(stack)))
+    monkeypatch.setattr(RunningStack, "find", lambda session, stack: RunningStack.of(session, None, *stood.find(stack)))
     return stood
 
 
@@ -64,7 +64,7 @@ def begin(stood: Stood, tmp_path: Path) -> Iterator[Callable[..., Stagehand]]:
     with ThreadPoolExecutor(2) as hands:
 
         def begin() -> Stagehand:
-            up = Running.of(session, lab, stood, RECORD)  # type: ignore[arg-type]
+            up = RunningStack.of(session, lab, stood, RECORD)  # type: ignore[arg-type]
             return Stagehand(hands, up, "nothing-lost", tmp_path)
 
         yield begin
@@ -87,7 +87,7 @@ def test_a_stack_without_replicas_has_its_only_server_killed(
     stood.record = replace(RECORD, balance="", servers=RECORD.servers[:1])
     with begin():
         done = context.request_act(tmp_path, "nothing-lost", "kill").done()
-    assert stood.done == [("stop", (STACK, True, 0))]
+    assert stood.done == [("stop", (STACK, True, None))]
     assert done.outcome == "the server was killed"
 
 
@@ -107,14 +107,14 @@ def test_whoever_asks_for_nonsense_is_answered_too(begin: Callable[..., Stagehan
 def test_an_act_is_answered_too_where_its_stack_cannot_be_looked_up_afterwards(
     begin: Callable[..., Stagehand], stood: Stood, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = iter([Running.of(None, None, stood, RECORD)])  # type: ignore[arg-type]
+    looks = iter([RunningStack.of(None, None, stood, RECORD)])  # type: ignore[arg-type]
 
-    def find(session: Session, stack: str) -> Running:
+    def find(session: Session, stack: str) -> RunningStack:
         if up := next(looks, None):
             return up
         raise LabError("the engine is silent", code="docker-silent")
 
-    monkeypatch.setattr(Running, "find", find)
+    monkeypatch.setattr(RunningStack, "find", find)
     with begin(), lab_error("docker-silent"):
         context.request_act(tmp_path, "nothing-lost", "kill", replica=2).done()
 

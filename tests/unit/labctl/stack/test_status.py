@@ -20,7 +20,7 @@ from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import status as told
 from labctl.stack.session import Session
-from labctl.stack.stack import Running
+from labctl.stack.stack import RunningStack
 from labctl.triton import server_api
 
 MODELS = ["simple-gpt2", "iterative-gpt2"]
@@ -79,7 +79,7 @@ def test_up_says_of_a_stack_that_it_has_seen_ready_what_status_says_of_it(
 ) -> None:
     runtime: Any = FakeRuntime(record)
     answered = tuple(server_api.model_states(record.endpoints.http))
-    seen = replace(Running.of(session, None, runtime, record), answered=answered)
+    seen = replace(RunningStack.of(session, None, runtime, record), answered=answered)
     repository.render_repository(seen.plan.request)
     asked = status()
     assert asked.pop("clock") == {}

@@ -23,7 +23,7 @@ from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack import faults, replicas
 from labctl.stack.session import Session
-from labctl.stack.stack import PlannedStack, Running, record_of
+from labctl.stack.stack import PlannedStack, RunningStack, record_of
 from labctl.stack.up import up
 from labctl.workspace import Workspace
 
@@ -48,7 +48,7 @@ def running(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stack is up, with the usual options."""
     runtime = ComposeRuntime(session.workspace)
     record = record_under(session, USUAL)
-    monkeypatch.setattr(Running, "find", lambda session, stack: Running.of(session, None, runtime, record))
+    monkeypatch.setattr(RunningStack, "find", lambda session, stack: RunningStack.of(session, None, runtime, record))
     monkeypatch.setattr(Session, "running", lambda self: [record])
     monkeypatch.setattr(replicas, "wait_ready", lambda *arguments, **more: None)
 
@@ -109,12 +109,12 @@ def test_a_restart_asks_for_all_that_was_asked(session: Session, monkeypatch: py
     record = Record.from_json(record_under(session, ASKED, name).to_json())
     asked = []
 
-    def up_again(session: Session, lab: Lab, stack: str, options: Options) -> Running:
+    def up_again(session: Session, lab: Lab, stack: str, options: Options) -> RunningStack:
         asked.append(options)
-        return Running.of(session, lab, runtime, record)
+        return RunningStack.of(session, lab, runtime, record)
 
-    found = Running.of(session, None, runtime, record) if alive else None
-    monkeypatch.setattr(Running, "find", lambda session, stack: found)
+    found = RunningStack.of(session, None, runtime, record) if alive else None
+    monkeypatch.setattr(RunningStack, "find", lambda session, stack: found)
     monkeypatch.setattr(Session, "remembered", lambda self, stack: record)
     monkeypatch.setattr(restarting, "heal", lambda *arguments: False)
     monkeypatch.setattr(restarting, "down", lambda *arguments: None)
