@@ -142,7 +142,7 @@ def with_faults_lab(root: Path) -> Path:
 
 
 def share_server(root: Path) -> None:
-    """Have the lab of faults share its server among its phases, and so the process of its clients."""
+    """Have the lab of faults share its server among its phases."""
     path = root / "labs" / "99-faults" / "lab.py"
     path.write_text(path.read_text().replace("run=run,", "run=run, share_server=True,"))
 
