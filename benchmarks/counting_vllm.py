@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from benchmarks import outside_triton  # noqa: F401
 from labsched.lines import WORDS
 from labsched.policy import BATCHING
 from labsched.recording import SchedulerSettings

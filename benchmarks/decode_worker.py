@@ -22,6 +22,7 @@ Once = Callable[[int], list[float]]  # as many sequences; the seconds of each st
 
 
 def labs(folder: str, precision: str) -> Once:
+    from benchmarks import outside_triton  # noqa: F401
     from labserve.gpt2.decoders import CachedDecoder
     from labserve.gpt2.model import GPT2
     from labserve.gpt2.sequences import Sequence

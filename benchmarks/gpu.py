@@ -30,6 +30,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks import outside_triton  # noqa: F401
 from labbuild import random_weights
 from labctl import repository
 from labctl.artifacts import weights

@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any
 
+from benchmarks import outside_triton  # noqa: F401
 from labsched.vllm.decision import StepsInFlight
 from labserve.vllm.setup import ENVIRONMENT
 from labserve.vllm.watched import watched_scheduler

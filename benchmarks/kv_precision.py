@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
+from benchmarks import outside_triton  # noqa: F401
 from labctl.artifacts import engines, weights
 from labctl.listener import Silent
 from labctl.stack.session import Session

@@ -22,6 +22,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+from benchmarks import outside_triton  # noqa: F401
 from labctl.listener import Silent
 from labctl.runtimes.layers import layer
 from labctl.stack.session import Session

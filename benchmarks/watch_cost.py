@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from typing import Any
 
+from benchmarks import outside_triton  # noqa: F401
 from labctl.artifacts import weights
 from labctl.listener import Silent
 from labctl.stack.session import Session
