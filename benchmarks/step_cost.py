@@ -144,7 +144,7 @@ class _Server:
 
     def submit(self) -> None:
         """All requests at once; each answers with as many tokens as it may have."""
-        from labserve.driver import ServedRequest
+        from labserve.request import ServedRequest
 
         for _ in range(self._size):
             source = SimpleNamespace(

@@ -24,7 +24,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +32,6 @@ import triton_python_backend_utils as pb_utils
 from labsched.own import with_line
 from labsched.plan import StepPlan
 from labsched.policy import GATHER_S
-from labsched.request import Request
 from labserve.guard import Guard
 from labserve.observe.recorder import Recorder
 from labserve.params import BadInput, Refusal
@@ -48,21 +46,6 @@ LOST = ("CUDA error", "Triton Error [CUDA]")
 ASK_S = 0.5  # seconds of a round of questions at least
 FEW = 16  # waiting requests that are asked about in a round
 MOST = 0.02  # share of the time for questions
-
-
-@dataclass(slots=True, eq=False)
-class ServedRequest(Request):
-    """A request of Triton's, as a scheduler with an engine takes it."""
-
-    source: Any = None  # Triton's request
-    streaming: bool = False
-    scored: Any = None  # the source of its log probabilities (labserve/inflight/logprobs.py); None: it wants none
-    cut: bool = False  # a response could not be sent: its answer has ended with an error. The writer's
-
-    @property
-    def finished(self) -> bool:
-        """Whether it has ended."""
-        return self.end is not None
 
 
 class Answers:

@@ -8,7 +8,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from labserve.guard import Guard, compute_together
+from labserve.batches import compute_together, pad, split_padded
+from labserve.guard import Guard
 from labserve.observe.executions import Executions
 from labserve.params import BadInput
 from labserve.triton import request_names
@@ -66,27 +67,3 @@ class LogitsModel:
 
     def finalize(self) -> None:
         self.executions.close()
-
-
-def pad(blocks: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Blocks of ids, each [rows, length], one below the other, filled up with 0 on the right.
-
-    A causal model's logits at a position depend on nothing to its right, so what the fill gives is simply cut off.
-    """
-    rows = sum(len(block) for block in blocks)
-    width = max(block.shape[1] for block in blocks)
-    padded = np.zeros((rows, width), dtype=np.int64)
-    top = 0
-    for block in blocks:
-        padded[top : top + len(block), : block.shape[1]] = block
-        top += len(block)
-    return padded
-
-
-def split_padded(values: NDArray[np.float32], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[np.float32]]:
-    """The inverse: of [rows, width, ...] the part of each block, given the blocks' (rows, length)."""
-    parts, top = [], 0
-    for rows, length in shapes:
-        parts.append(values[top : top + rows, :length])
-        top += rows
-    return parts

@@ -36,7 +36,7 @@ class SlotRequest:
     piece: str = ""  # the text that the last step has made,
     outputs: dict[str, str] = field(default_factory=dict)  # and the outputs beside it, such as `logprobs`
     running: bool = False  # it holds a slot
-    cut: bool = False  # a response could not be sent (labserve.driver.ServedRequest)
+    cut: bool = False  # a response could not be sent (labserve.request.ServedRequest)
 
     @property
     def source(self) -> Any:

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from labbuild.exports import SHAPES, TOLERANCE, Gpt2Export, Onnx, TorchScript
 from labctl.artifacts import engines, weights
 from labctl.workspace import Workspace
-from labserve.logits import pad, split_padded
+from labserve.batches import pad, split_padded
 
 pytestmark = pytest.mark.night
 

@@ -264,6 +264,7 @@ class Projects:
         """compose.yaml's variables for the folders of this checkout and for the user that may write there."""
         return {
             "STACK_CHECKOUT": self.root,
+            "STACK_ROOT": self.root,  # by which labctl finds its stacks
             "STACK_NAME": project,
             "STACK_CACHE": str(self.workspace.cache),
             "STACK_USER": docker_engine.user_inside(),

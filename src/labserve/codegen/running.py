@@ -7,10 +7,11 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from labsched.slots import Slots
+from labserve.batches import compute_together
 from labserve.codegen import batch_decoder
 from labserve.codegen.request import TextRow, advance, outputs, parse_codegen_request
 from labserve.driver import Answers, Driver
-from labserve.guard import Guard, compute_together
+from labserve.guard import Guard
 from labserve.model_shape import ModelShape
 from labserve.observe.recorder import Recorder
 from labserve.slot_scheduler import SlotEngine, SlotScheduler

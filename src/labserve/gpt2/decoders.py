@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
+from labserve.batches import compute_together
 from labserve.gpt2.kvcache import KVCache, NewPrompt, Packed, SlotRun, causal
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence
-from labserve.guard import compute_together
 from labserve.slot_scheduler import SlotEngine
 from labserve.text.logprobs import LOGPROBS, as_json, log_probs
 from labserve.text.sampling import choose

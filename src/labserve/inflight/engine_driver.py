@@ -12,13 +12,14 @@ from labsched.lines import WORDS
 from labsched.policy import gather_s
 from labsched.recording import SchedulerSettings
 from labsched.request import End
-from labserve.driver import Answers, DriverThread, ServedRequest, Stop
+from labserve.driver import Answers, DriverThread, Stop
 from labserve.guard import Guard
 from labserve.inflight.engines import Setup
 from labserve.inflight.parse import parse_generation, read_parameters
 from labserve.inflight.setup import open_scheduler
 from labserve.observe.recorder import Recorder, note_in_force
 from labserve.params import read_single
+from labserve.request import ServedRequest
 from labserve.text.logprobs import LOGPROBS, join_token_texts
 from labserve.text.prompts import find_tokenizer
 from labserve.triton import decoupled, device, input_reader, model_parameters, send

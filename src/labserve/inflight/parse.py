@@ -8,9 +8,9 @@ import numpy as np
 
 from labsched.request import DEFAULT_PRIORITY, MOST_PRIORITY, Sampling
 from labserve import params
-from labserve.driver import ServedRequest
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput, Read, read_number, read_single, read_word_lists
+from labserve.request import ServedRequest
 from labserve.text.logprobs import LOGPROBS, MOST
 
 LONGEST_TENANT = 64

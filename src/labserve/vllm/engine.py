@@ -22,8 +22,8 @@ from labsched.request import End, Request, Sampling
 from labsched.slots import Slots
 from labsched.step import Step
 from labsched.vllm.decision import Decision, queue
-from labserve.driver import ServedRequest
 from labserve.params import STRUCTURED, BadInput, Refusal
+from labserve.request import ServedRequest
 from labserve.vllm.grammars import Grammars, grammar_of
 from labserve.vllm.settings import VllmSettings
 

@@ -5,7 +5,6 @@ import locale
 import os
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from labsched import scheduler
 from labsched.own import FILE, class_beside
 from labsched.policy import BATCHING
 from labsched.vllm.gate import Gate
-from labserve.driver import end_dead_server
 from labserve.inflight.engines import Setup
 from labserve.inflight.logprobs import LogProbs
 from labserve.model_shape import ModelShape
@@ -159,7 +157,7 @@ def open_vllm_engine(
     gate = Gate(int(arguments["max_num_seqs"])) if static else None
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments, scheduler_cls=watched_name(kind, gate)))
     core = engine.engine_core.engine_core
-    core.model_executor.register_failure_callback(partial(end_dead_server, "a process of vLLM's ranks has ended"))
+    core.model_executor.register_failure_callback(_a_rank_has_ended)
     hide_shared_memory(core.model_executor)
     # A schema is compiled when its request comes, not beside the steps: a request never waits for that in the queue.
     core.structured_output_manager._use_async_grammar_compilation = False
@@ -169,6 +167,12 @@ def open_vllm_engine(
         engine.vllm_config.scheduler_config.async_scheduling = core.async_scheduling = True
     torch.set_num_threads(threads)
     return engine
+
+
+def _a_rank_has_ended() -> None:
+    from labserve.driver import end_dead_server  # it needs Triton's module, and an engine alone has none
+
+    end_dead_server("a process of vLLM's ranks has ended")
 
 
 def hide_shared_memory(executor: Any) -> None:

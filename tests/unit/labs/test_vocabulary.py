@@ -7,7 +7,7 @@ import pytest
 from checkout import ROOT
 from tokenizers import Tokenizer
 
-from labserve.logits import pad, split_padded
+from labserve.batches import pad, split_padded
 from labserve.text.vocabulary import alphabet, is_whole_text, mask, spelling
 
 FOLDER = ROOT / "labs" / "shared" / "models" / "tiny-gpt2"

@@ -17,9 +17,9 @@ from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.policy import Policy
 from labsched.scheduler import Scheduler
-from labserve.driver import ServedRequest as Request
 from labserve.inflight.engine_driver import engine_recorder
 from labserve.observe.recorder import Recorder
+from labserve.request import ServedRequest as Request
 
 MODEL = "recorded"
 Made = Callable[[type[Scheduler]], tuple[Recorder, Scheduler, Request]]

@@ -12,8 +12,9 @@ import pytest
 from waiting import eventually
 
 from labserve import driver
-from labserve.driver import Clients, ServedRequest
+from labserve.driver import Clients
 from labserve.observe.recorder import MOST_BEHIND, Writer
+from labserve.request import ServedRequest
 
 
 class Metrics:

@@ -5,7 +5,8 @@ The requests that Triton hands over together are padded to one batch, which runs
 
 import triton_python_backend_utils as pb_utils
 
-from labserve.guard import Guard, compute_together
+from labserve.batches import compute_together
+from labserve.guard import Guard
 from labserve.observe.executions import Executions
 from labserve.text.hf_generate import Generator, describe_batch, read_prompts, text_array
 from labserve.triton import device, input_reader, parameter

@@ -1,5 +1,7 @@
 """Where the time between an engine alone and the same engine served goes: it adds up, and a sentence names the most."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -140,3 +142,9 @@ def test_what_has_no_engine_of_its_own_is_refused_by_name(words: list[str], code
     done = CliRunner().invoke(cli, ["bench", *words, "--against-engine"])
     assert done.exit_code == code
     assert said in " ".join(f"{done.output} {done.exception}".split())
+
+
+@pytest.mark.parametrize("module", ["labserve.gpt2.decoders", "labserve.slot_scheduler", "labserve.inflight.setup"])
+def test_an_engine_alone_imports_nothing_of_tritons(module: str) -> None:
+    done = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
