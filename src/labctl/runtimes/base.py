@@ -19,7 +19,7 @@ from labkit.errors import LabError
 UNLOADED = "Found 0 live models and 0 in-flight non-inference requests"
 LINGER_S = 1.0
 DEAD = re.compile(r"the engine is dead \(.*\)(?=: this server ends)")  # labserve/driver.py
-EXIT_0 = "exit status 0"  # also Triton's where its engine is dead: it is told to end
+STARTED = "Started GRPCInferenceService"  # Triton's words, once its models are loaded
 REMOVED = "its container was removed"  # and not by labctl
 POLL_S = 0.1
 PLAIN = re.compile(r"[A-Za-z0-9_./+,@%=~-]")  # the same as in scripts/setup.sh
@@ -131,8 +131,12 @@ def too_late(grace: float) -> str:
 
 
 def why_it_ended(how: str, log: Iterable[str]) -> str:
-    """How a server ended; where Triton ended by itself, what the server's log says of a dead engine."""
-    if how == EXIT_0:
-        with contextlib.suppress(LabError):  # there is no log any more
-            return next((said[0] for line in log if (said := DEAD.search(line))), how)
-    return how
+    """How a server ended; where its engine was dead, what its log says of that: Triton may abort then as well."""
+    dead = None
+    with contextlib.suppress(LabError):  # there is no log any more
+        for line in log:
+            if STARTED in line:  # a restarted server writes on in the log of the one before
+                dead = None
+            elif said := DEAD.search(line):
+                dead = said[0]
+    return dead or how

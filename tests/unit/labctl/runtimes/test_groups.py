@@ -107,20 +107,25 @@ def test_how_a_server_ended_is_kept_and_its_stubs_end_with_it(folder: StackFolde
     eventually(lambda: not only(folder).members())
 
 
+SAID = "the engine is dead (CUDA error: an illegal memory access)"
+LOG = f"E1129 pb_stub.cc:1 {SAID}: this server ends; labctl restart begins it anew\nI1129 server.cc:1 Shutting down\n"
+RESTARTED = 'I1129 grpc_server.cc:2562 "Started GRPCInferenceService at 127.0.0.1:8001"\n'
+
+
 @pytest.mark.parametrize(
-    ("ended", "how"), [(0, "the engine is dead (CUDA error: an illegal memory access)"), (137, "killed by SIGKILL")]
+    ("ended", "log", "how"),
+    [(0, LOG, SAID), (134, LOG, SAID), (0, "", "exit status 0"), (137, LOG + RESTARTED, "killed by SIGKILL")],
+    ids=["told to end", "aborted meanwhile", "no reason in its log", "killed after a restart"],
 )
-def test_a_triton_that_was_told_to_end_by_a_dead_engine_ended_for_that_reason(
-    tmp_path: Path, ended: int, how: str
+def test_a_server_ended_for_a_dead_engine_if_its_own_log_says_so(
+    tmp_path: Path, ended: int, log: str, how: str
 ) -> None:
     runtime = LocalRuntime(Workspace(tmp_path, tmp_path / "cache"))
     folder = runtime.workspace.folder("one")
     folder.path.mkdir(parents=True)
     folder.ended_file().write_text(f"{ended}\n")
     record = Record("one", "lab", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"))
-    assert runtime.state(record).death == ("exit status 0" if not ended else how), "without a log"
-    said = "the engine is dead (CUDA error: an illegal memory access): this server ends; labctl restart begins it anew"
-    folder.log_file().write_text(f"E1129 pb_stub.cc:1 {said}\nI1129 server.cc:1 Shutting down\n")
+    folder.log_file().write_text(log)
     assert runtime.state(record).death == how
 
 
