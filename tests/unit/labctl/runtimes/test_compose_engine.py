@@ -87,6 +87,7 @@ EXITED: dict[str, Any] = {
     "status": "exited",
     "labels": {docker_engine.SERVICE: "triton"},
     "attrs": {"State": {"Status": "exited", "ExitCode": 137}},
+    "logs": lambda: b"",
 }
 PUBLISHED = {f"{inner}/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(inner + 20_000)}] for inner in (8000, 8001, 8002)}
 
