@@ -246,7 +246,6 @@ def test_clients_that_leave_give_their_slots_back(
         for _ in range(10):  # two more than there are slots
             opened.append(socket.create_connection((str(where.host), int(where.port or 0)), timeout=DEADLINE_S))
             opened[-1].sendall(head + body)
-        assert opened[0].recv(15) == b"HTTP/1.1 200 OK"
         eventually(lambda: sample(client, "labs_door_running") == 10)  # one that left before was never a request
         for connection in opened:
             connection.close()
