@@ -24,7 +24,7 @@ class Situation:
 
     Attributes:
         loads: one for each rank of data parallelism; mostly one.
-        causes: the parts of which the first sentence names one.
+        causes: the first sentence has to name one of these parts.
         victims: the class that the first sentence must be about: words that its title holds; "": all requests.
         behind: the class that they wait for, likewise.
         lost: whether the first sentence is about requests without a token.

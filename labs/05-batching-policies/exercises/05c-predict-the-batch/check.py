@@ -97,7 +97,7 @@ LIKELY = {
     ToTheEndOfTheQueue: "rule 1: a preempted request goes to the head of the queue, and yours to its end.",
     OneJoinsAStep: "rule 2: requests join until one does not fit, and yours join one at a time.",
 }
-# Requests that join one by one end nearly as late as those that leave a step late: few lengths tell these two apart.
+# Joining one at a time and leaving one step late make nearly the same numbers: few loads tell the two apart.
 SOON_ALIKE = (OneJoinsAStep,)
 PROMISED = (LATE, SpareWhereAllIsPromised)
 
