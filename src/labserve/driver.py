@@ -534,8 +534,12 @@ class Clients:
 
 
 def end_dead_server(why: str) -> None:
-    """Say why in the log, and end this process and Triton; in any other process than Triton's stub, only say why."""
-    pb_utils.Logger.log_error(f"the engine is dead ({why}): this server ends; labctl restart begins it anew")
+    """Say why in the log, and end this process and Triton; in any other process than Triton's stub, only say why.
+
+    The log is Triton's stderr, which a stub shares: Triton's logger would take the words to the server in a thread that
+    ends with this process.
+    """
+    print(f"the engine is dead ({why}): this server ends; labctl restart begins it anew", file=sys.stderr, flush=True)
     if "c_python_backend_utils" in sys.builtin_module_names:
         os.kill(os.getppid(), signal.SIGTERM)
         os._exit(1)
