@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks import outside_triton  # noqa: F401
-from labsched.lines import WORDS
+from labsched.log.lines import WORDS
+from labsched.log.settings import SchedulerSettings
 from labsched.policy import BATCHING
-from labsched.recording import SchedulerSettings
+from labsched.replay import vllm_scheduler
 from labsched.request import Request
-from labsched.vllm import counted
 from labsched.vllm.gate import Gate
 from labserve.model_shape import ModelShape
 from labserve.vllm.engine import VllmScheduler
@@ -20,7 +20,7 @@ from labserve.vllm.watched import watched_scheduler
 
 
 class CountedVllm(VllmScheduler):
-    """The scheduler of `engine=vllm` as a replay drives the labs' own (:class:`labsched.replay.Replay`)."""
+    """The scheduler of `engine=vllm` as a replay drives the labs' own (:class:`labsched.replay.player.Replay`)."""
 
     memory = SimpleNamespace(leaving=())  # a dropped request's memory is free at once
 
@@ -118,16 +118,16 @@ def make_counted_vllm(word: Word, context: int, vocabulary: int) -> CountedVllm:
     Raises:
         ValueError: vLLM cannot do what is asked of it.
     """
-    served = VllmSettings.of(word, ModelShape(vocabulary, context, 1, head_dim=counted.HEAD))
-    config = counted.vllm_config(scheduler_settings(word, served, context, vocabulary))
+    served = VllmSettings.of(word, ModelShape(vocabulary, context, 1, head_dim=vllm_scheduler.HEAD))
+    config = vllm_scheduler.vllm_config(scheduler_settings(word, served, context, vocabulary))
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
     static = BATCHING[word("gpt_model_type") or "inflight_batching"]
     ahead = word("async_scheduling") == "true"
     gate = Gate(served.max_running) if static else None
-    scheduler = counted.of_kind(watched_scheduler(AsyncScheduler if ahead else Scheduler, gate), config)
-    engine = _CountingLLM(config, scheduler, counted.hasher(config), IN_FLIGHT if ahead else 1)
+    scheduler = vllm_scheduler.of_kind(watched_scheduler(AsyncScheduler if ahead else Scheduler, gate), config)
+    engine = _CountingLLM(config, scheduler, vllm_scheduler.hasher(config), IN_FLIGHT if ahead else 1)
     return CountedVllm(engine, served, static)
 
 

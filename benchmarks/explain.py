@@ -82,12 +82,12 @@ class _Judged:
     _runs: dict[str, list[Run]] = field(default_factory=dict)
 
     def found(self) -> dict[str, Any]:
-        from labsched import answer
-        from labsched.explain import explain_result
-        from labsched.figures import Times, request_times
-        from labsched.recording import Recording
-        from labsched.vllm.arguments import labs_names
-        from labsched.vllm.counted import change_vllm_settings, replay_vllm
+        from labsched.explain.result import explain_result
+        from labsched.replay import answer
+        from labsched.replay.figures import Times, request_times
+        from labsched.replay.recording import Recording
+        from labsched.replay.vllm_arguments import labs_names
+        from labsched.replay.vllm_scheduler import change_vllm_settings, replay_vllm
 
         situation = self.situation
         for rank, load in enumerate(situation.loads):
@@ -248,7 +248,7 @@ def _times(runs: Sequence[Run], metric: str) -> dict[tuple[int, str], float]:
 
 def _arguments(settings: Any, change: Mapping[str, str]) -> dict[str, Any]:
     """A change as arguments of `vllm.EngineArgs`."""
-    from labsched.vllm.arguments import labs_names, their_names
+    from labsched.replay.vllm_arguments import labs_names, their_names
 
     known = {"true": True, "false": False}
     found: dict[str, Any] = {}
@@ -268,7 +268,7 @@ def _number(word: str) -> Any:
 
 
 def _labs(settings: Any, arguments: Arguments) -> dict[str, str]:
-    from labsched.vllm.arguments import labs_names
+    from labsched.replay.vllm_arguments import labs_names
 
     return labs_names(settings, {name: str(value).lower() for name, value in arguments.items()})
 

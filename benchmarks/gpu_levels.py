@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from labkit.tables import format_table
-from labsched.fitting import non_negative
+from labsched.replay.fitting import non_negative
 
 DATA = Path(__file__).parent / "data" / "h100_levels.jsonl"
 LEAST = 3  # levels of a group: two are fitted

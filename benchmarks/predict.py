@@ -13,9 +13,10 @@ from benchmarks import predict_recordings, predict_seconds
 from labctl.listener import Silent
 from labctl.stack.session import Session
 from labkit.tables import format_table
-from labsched import recording, replay
-from labsched.lines import WORDS
-from labsched.recording import Arrival, Recording
+from labsched.log.lines import WORDS
+from labsched.log.settings import SchedulerSettings
+from labsched.replay import player
+from labsched.replay.recording import Arrival, Recording
 
 PARTS = ("replay", "recordings", "seconds", "decisions")
 REPLAY_S = 3.0  # the target for ten recorded minutes
@@ -53,7 +54,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
 def speed() -> dict[str, Any]:
     """Ten recorded minutes: steps of 15 ms, four chats a second of up to 110 prompt and 70 output tokens."""
     words = {**dict.fromkeys(WORDS, ""), **predict_seconds.BASE, "gpt_model_type": "inflight_fused_batching"}
-    settings = recording.SchedulerSettings(words, 200, 32, 256, 2048, 3000)
+    settings = SchedulerSettings(words, 200, 32, 256, 2048, 3000)
     rng, now = random.Random(1), 0.0
     arrivals: list[Arrival] = []
     while now < 600.0:
@@ -63,7 +64,7 @@ def speed() -> dict[str, Any]:
     took = []
     for _ in range(3):
         began = time.process_time()
-        done = replay.replay(Recording(settings, arrivals), settings, lambda row: 0.015)
+        done = player.replay(Recording(settings, arrivals), settings, lambda row: 0.015)
         took.append(time.process_time() - began)
     middle = statistics.median(took)
     what = f"replay of {done.rows[-1].over:.0f} s: {len(arrivals):,} requests, {len(done.rows):,} steps"

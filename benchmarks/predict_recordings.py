@@ -28,15 +28,16 @@ from labctl.runtimes.layers import layer
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 from labkit.tables import format_table
-from labsched import answer, replay
-from labsched.figures import figures
-from labsched.lines import WORDS
-from labsched.recording import Arrival, Recording, SchedulerSettings
-from labsched.replay import ReplayResult
-from labsched.slo import Slo
+from labsched.log.lines import WORDS
+from labsched.log.settings import SchedulerSettings
+from labsched.replay import answer, player
+from labsched.replay.figures import figures
+from labsched.replay.player import ReplayResult
+from labsched.replay.recording import Arrival, Recording
+from labsched.replay.slo import Slo
+from labsched.replay.steptime import Paced
+from labsched.replay.vllm_scheduler import change_vllm_settings
 from labsched.step import Step
-from labsched.steptime import Paced
-from labsched.vllm.counted import change_vllm_settings
 
 LOADS = (0.3, 0.5, 0.7, 0.9, 1.1)
 WORKLOADS = (*KINDS, "mixed")
@@ -150,7 +151,7 @@ def _made(stack: ExitStack, workspace: Workspace, words: Mapping[str, str]) -> E
     blocks = int(given["max_tokens_in_paged_kv_cache"] or 6400) // 32
     settings = SchedulerSettings(given, blocks, 32, int(given["max_num_tokens"] or 256), 2048, 3000)
     if given["engine"] != "vllm":
-        return Engine(settings, replay.replay, replay.change_settings)
+        return Engine(settings, player.replay, player.change_settings)
     replays = stack.enter_context(vllm.VllmReplays(layer("vllm", workspace).require()))
     return Engine(settings, replays.replay, change_vllm_settings)
 

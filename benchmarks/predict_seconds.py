@@ -25,9 +25,10 @@ from labctl.options import Options
 from labctl.settings import parse_assignments
 from labctl.stack.session import Session
 from labkit.tables import format_table
-from labsched import answer, figures, recording
-from labsched.fitting import fit
-from labsched.recording import HASH_BYTES, Arrival, Recording
+from labsched.log.settings import HASH_BYTES
+from labsched.replay import answer, figures, recording
+from labsched.replay.fitting import fit
+from labsched.replay.recording import Arrival, Recording
 
 STACK = "inflight-batching"
 BASE = {"scheduling": "fcfs", "batch_scheduler_policy": "guaranteed_no_evict", "max_num_sequences": "8"}

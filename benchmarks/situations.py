@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.virtual_vllm import Device, Sent, fresh_prompt
-from labsched.causes import FRONT_END, HELD, NO_BLOCK, NO_SLOT, NO_TOKENS, PREEMPTED, PREFILL, PROMPTS
+from labsched.explain.causes import FRONT_END, HELD, NO_BLOCK, NO_SLOT, NO_TOKENS, PREEMPTED, PREFILL, PROMPTS
 
 MEMORY, PROMPT_WORK = (NO_BLOCK, PREEMPTED), (NO_TOKENS, PROMPTS)
 

@@ -19,8 +19,8 @@ from labctl.artifacts import weights
 from labctl.listener import Silent
 from labctl.stack.session import Session
 from labkit.tables import format_table
+from labsched.log.steplog import StepLog
 from labsched.slots import Slots
-from labsched.steplog import StepLog
 from labserve.gpt2.decoders import CachedDecoder
 from labserve.gpt2.model import GPT2
 from labserve.gpt2.sequences import Sequence

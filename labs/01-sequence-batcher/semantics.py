@@ -12,7 +12,7 @@ from pathlib import Path
 from labkit.client import context
 from labkit.client.sequences import SequenceClient, identifiers
 from labkit.errors import LabError
-from labsched.files import open_to_read
+from labsched.log.files import open_to_read
 
 MODEL, TEXT = "ensemble_pipeline", "I have lived in"
 REMARKABLE = (

@@ -22,7 +22,7 @@ from labctl.repository import RenderRequest
 from labctl.settings import in_force, resolve
 from labctl.triton.arguments import receiver, server_arguments, trace_arguments
 from labctl.workspace import Workspace
-from labsched.slo import Slo
+from labsched.replay.slo import Slo
 
 MODEL_JSON = "vllm_model/1/model.json"  # vLLM's engine arguments, as its vllm_backend takes them
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
-from labsched.files import json_object, open_to_read
+from labsched.log.files import json_object, open_to_read
 
 FULL = {errno.ENOSPC: "no space left on that disk", errno.EDQUOT: "the disk quota is used up"}
 FORBIDDEN = (errno.EACCES, errno.EPERM)

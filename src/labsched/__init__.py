@@ -1,4 +1,7 @@
-"""The scheduler: requests, blocks, orders, the plan and its reasons, the step log, and its replay in virtual time.
+"""The scheduler: requests, blocks, orders, the plan and its reasons; over these, what its steps are good for.
+
+The modules of this folder decide. Over them stand `log` (what is logged), `vllm` (a recorder for vLLM, and the reader
+of its recordings), `replay` (what is replayed and asked) and `explain` (why a server was slow); each imports downward.
 
 It needs nothing but Python (and NumPy, where times are fitted or summed up): a server, a notebook, an exercise and
 vLLM's own environment import the same. `Scheduler.step` has an example; `python -m labsched` answers about recordings.

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from labsched import answer, clients, recording, replay
 from labsched.errors import LabError
-from labsched.explain import explain_result
+from labsched.explain.result import explain_result
 from labsched.markdown import markdown
-from labsched.prediction import (
+from labsched.printable import allow_any_text, printable
+from labsched.replay import answer, clients, player, recording
+from labsched.replay.prediction import (
     plan_document,
     plan_lines,
     plan_remarks,
@@ -22,11 +23,10 @@ from labsched.prediction import (
     prediction_remarks,
     prediction_table,
 )
-from labsched.printable import allow_any_text, printable
-from labsched.recording import Recording
-from labsched.slo import Slo
-from labsched.vllm.arguments import labs_names
-from labsched.vllm.counted import change_vllm_settings, replay_vllm
+from labsched.replay.recording import Recording
+from labsched.replay.slo import Slo
+from labsched.replay.vllm_arguments import labs_names
+from labsched.replay.vllm_scheduler import change_vllm_settings, replay_vllm
 
 Document = Callable[[], object]  # for JSON
 Told = Callable[[], Iterator[str]]  # the paragraphs of an answer
@@ -123,7 +123,7 @@ def _read(asked: argparse.Namespace) -> Recording:
 def _predictor(read: Recording, in_flight: int = 0, slo: Slo | None = None) -> answer.Predictor:
     """What predicts from a recording: of vLLM, by vLLM's scheduler. Raises LabError: it is not here."""
     if not read.settings.vllm:
-        return answer.Predictor.of(read, in_flight, slo, replay.replay, tell=_tell)
+        return answer.Predictor.of(read, in_flight, slo, player.replay, tell=_tell)
     change_vllm_settings(read.settings, {})  # what cannot be replayed is refused before vLLM is imported
     if importlib.util.find_spec("vllm") is None:
         raise LabError(

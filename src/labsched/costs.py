@@ -5,8 +5,8 @@ arithmetic, and one more token is free. Beyond the bend the arithmetic takes lon
 roofline (Williams et al., CACM 2009). A step with prompts has a floor of its own, because its kernels may have to be
 launched one by one. Without a bend each token costs its share from the first one on, as on most processors.
 
-The sets of numbers for it: what a recording shows (:mod:`labsched.fitting`), what a GPU could do or did
-(:mod:`labsched.pace`), and what an exercise states (:mod:`labsched.counted_time`).
+The sets of numbers for it: what a recording shows (:mod:`labsched.replay.fitting`), what a GPU could do or did
+(:mod:`labsched.pace`), and what an exercise states (:mod:`labsched.replay.counted_time`).
 """
 
 from __future__ import annotations

@@ -27,8 +27,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import triton_python_backend_utils as pb_utils
-
 from labsched.own import with_line
 from labsched.plan import StepPlan
 from labsched.policy import GATHER_S

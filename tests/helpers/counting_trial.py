@@ -16,9 +16,10 @@ import recordings
 
 from labctl.learn.exercise import Exercise
 from labkit.errors import LabError
+from labsched.log.settings import SchedulerSettings
 from labsched.own import scheduler_beside
-from labsched.recording import Arrival, SchedulerSettings
-from labsched.replay import Replay, scheduler_of
+from labsched.replay.player import Replay, scheduler_of
+from labsched.replay.recording import Arrival
 from labsched.step import Step
 
 BLOCKS = "max_tokens_in_paged_kv_cache"

@@ -10,20 +10,20 @@ import pytest
 from click.testing import CliRunner
 
 from labctl.cli.explain import explain_command
-from labsched import explain
+from labsched.explain import result
 
 
 def in_both_ways(*words: str | Path) -> tuple[str, dict[str, Any]]:
     """Its text on a terminal of 80 columns, and its JSON: both of the same causes, which are found once."""
-    explain_result, answers = explain.explain_result, list[explain.Diagnosis]()
+    explain_result, answers = result.explain_result, list[result.Diagnosis]()
 
-    def once(*asked: Any) -> explain.Diagnosis:
+    def once(*asked: Any) -> result.Diagnosis:
         if not answers:
             answers.append(explain_result(*asked))
         return answers[0]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(explain, "explain_result", once)
+        patch.setattr(result, "explain_result", once)
         text, document = (_output(*words, *more) for more in ((), ("--json",)))
     return text, json.loads(document)
 

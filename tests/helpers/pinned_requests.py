@@ -11,8 +11,8 @@ from labctl.labs.rerun import LOOK_S, prompts, send_recorded
 from labkit.client.trtllm import EngineStream
 from labkit.evidence.records import RequestRecord
 from labkit.waiting import attempts
-from labsched.lines import MODEL
-from labsched.recording import Arrival
+from labsched.log.lines import MODEL
+from labsched.replay.recording import Arrival
 
 MANY = 100_000  # steps: until every request has ended
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from labsched.recording import HASH_BYTES, Arrival
+from labsched.log.settings import HASH_BYTES
+from labsched.replay.recording import Arrival
 
 APART = 10_000  # steps from one workload to the next: the server is idle before each
 ORDERS = ("fcfs", "shortest_first", "priority", "fair")

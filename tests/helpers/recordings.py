@@ -10,10 +10,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from labsched import replay
-from labsched.recording import HASH_BYTES, Arrival, Recording, SchedulerSettings
+from labsched.log.settings import HASH_BYTES, SchedulerSettings
+from labsched.replay import player
+from labsched.replay.recording import Arrival, Recording
 from labsched.step import Step
-from labsched.vllm import reader
+from labsched.vllm.files import BLOCK_HASH_BYTES
 
 WORDS = {
     "engine": "openvino",
@@ -48,7 +49,7 @@ def cost(row: Step) -> float:
 
 def made_up_recording() -> Recording:
     arrivals = some_requests()
-    done = replay.replay(Recording(SETTINGS, arrivals), SETTINGS, cost)
+    done = player.replay(Recording(SETTINGS, arrivals), SETTINGS, cost)
     return Recording(SETTINGS, arrivals, done.rows, "steps-made-up.jsonl")
 
 
@@ -65,7 +66,7 @@ def recorded(
     """
     ours = replace(set_to, words={**set_to.words, "engine": "openvino"})
     sent = [replace(arrival, at=arrival.received) for arrival in arrivals]
-    rows = replay.Replay(replay.scheduler_of(ours), sent, cost).run()
+    rows = player.Replay(player.scheduler_of(ours), sent, cost).run()
     return Recording(set_to, list(arrivals), rows, "steps-made-up.jsonl")
 
 
@@ -82,7 +83,7 @@ def block_hashes(arrival: Arrival, size: int) -> str:
     """A hash of the sequence up to the end of each full block, as the recorder writes them."""
     width = size * HASH_BYTES
     ends = range(width, len(arrival.prefixes) + 1, width)
-    return base64.b64encode(b"".join(arrival.prefixes[at - reader.HASH_BYTES : at] for at in ends)).decode()
+    return base64.b64encode(b"".join(arrival.prefixes[at - BLOCK_HASH_BYTES : at] for at in ends)).decode()
 
 
 def written_by_vllm(

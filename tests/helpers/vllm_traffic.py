@@ -7,9 +7,9 @@ import random
 from collections import deque
 from typing import Any
 
-from labsched.lines import WORDS as KNOWN
-from labsched.recording import SchedulerSettings
-from labsched.vllm import counted
+from labsched.log.lines import WORDS as KNOWN
+from labsched.log.settings import SchedulerSettings
+from labsched.replay import vllm_scheduler
 
 VOCABULARY, CONTEXT = 1000, 512
 WORDS = {
@@ -35,7 +35,7 @@ class Server:
 
     def __init__(self, words: dict[str, str], recorded: bool) -> None:
         settings = settings_of(words)
-        config = counted.vllm_config(settings)
+        config = vllm_scheduler.vllm_config(settings)
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler
         from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -43,8 +43,8 @@ class Server:
 
         self.ahead = 2 if settings.words["async_scheduling"] == "true" else 1
         kind: Any = RecordingScheduler if recorded else AsyncScheduler if self.ahead > 1 else Scheduler
-        self.scheduler = counted.of_kind(kind, config)
-        self._hasher = counted.hasher(config)
+        self.scheduler = vllm_scheduler.of_kind(kind, config)
+        self._hasher = vllm_scheduler.hasher(config)
         self.flying: deque[tuple[Any, Any]] = deque()
         self._count = 0
 
@@ -130,8 +130,8 @@ def play_recorded(words: dict[str, str], seed: int, folder: str, limit_mib: str 
 
 def pinned(words: dict[str, str], seed: int, folder: str, requests: int = 40) -> None:
     """A recording by vLLM's scheduler of requests that come before given steps: as the labs' replay drives it."""
-    from labsched.recording import Arrival
-    from labsched.replay import Replay
+    from labsched.replay.player import Replay
+    from labsched.replay.recording import Arrival
 
     chance = random.Random(seed)
     arrivals, after = [], 0
@@ -144,7 +144,7 @@ def pinned(words: dict[str, str], seed: int, folder: str, requests: int = 40) ->
             )
         )
         after += chance.choice((0, 0, 1, 3))
-    player: Any = counted.CountedVllm(settings_of(words), folder)
+    player: Any = vllm_scheduler.CountedVllm(settings_of(words), folder)
     Replay(player, arrivals).run()
     player.scheduler.shutdown()
 
@@ -155,8 +155,8 @@ def guided(text: str) -> tuple[list[list[str]], list[list[str]]]:
     from pathlib import Path
 
     from benchmarks.counting_vllm import make_counted_vllm
-    from labsched.recording import Arrival
-    from labsched.replay import Replay
+    from labsched.replay.player import Replay
+    from labsched.replay.recording import Arrival
     from labserve.vllm.guide import guide_beside
 
     words = {**WORDS, "max_num_sequences": "3", "max_tokens_in_paged_kv_cache": "256", "enable_kv_cache_reuse": "false"}

@@ -13,7 +13,7 @@ from pinned_requests import send_step_by_step
 from random_workloads import ORDERS, POLICIES, settings, workloads
 
 from labctl.labs import rerun
-from labsched import figures, recording, replay
+from labsched.replay import figures, player, recording
 
 pytestmark = pytest.mark.xdist_group("llm")
 MODEL = "random:tiny-llama"
@@ -46,7 +46,7 @@ def recorded(lab_server: Any, tmp_path_factory: pytest.TempPathFactory, vocabula
 
 
 def test_a_replay_under_the_recorded_settings_is_the_recording(recorded: recording.Recording) -> None:
-    predicted = replay.replay(recorded, recorded.settings)
+    predicted = player.replay(recorded, recorded.settings)
     assert len(recorded.rows) > 100
     assert figures.first_difference(predicted.rows, recorded.rows) is None
 
@@ -58,7 +58,7 @@ def test_steps_under_settings_never_recorded_are_predicted_exactly(
 ) -> None:
     chosen = settings(random.Random(f"{order} {policy}"), order, policy)
     words = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()}
-    predicted = replay.replay(recorded, replay.change_settings(recorded.settings, words))
+    predicted = player.replay(recorded, player.change_settings(recorded.settings, words))
     server = lab_server("inflight-batching", model=MODEL, decoupled_mode=True, **chosen)
     seen = played(server, list(recorded.arrivals), tmp_path, vocabulary)
     assert figures.first_difference(predicted.rows, seen.rows) is None
@@ -76,7 +76,7 @@ def test_many_workloads_are_predicted_exactly(
     chosen = settings(rng, order, policy)
     words = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()}
     sent = workloads(rng, MANY)
-    predicted = replay.replay(replace(recorded, arrivals=sent), replay.change_settings(recorded.settings, words))
+    predicted = player.replay(replace(recorded, arrivals=sent), player.change_settings(recorded.settings, words))
     seen = played(
         lab_server("inflight-batching", model=MODEL, decoupled_mode=True, **chosen), sent, tmp_path, vocabulary
     )

@@ -13,13 +13,14 @@ from random_workloads import ORDERS, POLICIES, settings, workloads
 from labctl.artifacts import engines
 from labctl.workspace import Workspace
 from labkit.evidence.bounds import PlayingField
-from labsched import figures, replay
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
+from labsched.log.settings import SchedulerSettings
 from labsched.order import order
 from labsched.policy import Policy
-from labsched.recording import Arrival, SchedulerSettings
-from labsched.replay import Tokens
+from labsched.replay import figures, player
+from labsched.replay.player import Tokens
+from labsched.replay.recording import Arrival
 from labsched.request import Sampling
 from labsched.scheduler import Scheduler
 from labserve.inflight.openvino_engine import BLOCK_SIZE, OpenVinoEngine, OpenVinoHandle
@@ -64,7 +65,7 @@ def server(folder: str, words: SchedulerSettings) -> Scheduler:
 def test_steps_with_prefix_caching_are_predicted_exactly(
     seed: int, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "Tokens", InVocabulary)
+    monkeypatch.setattr(player, "Tokens", InVocabulary)
     rng = random.Random(seed)
     chosen = settings(rng, rng.choice(ORDERS), rng.choice(POLICIES))
     arrivals = workloads(rng, WORKLOADS)
@@ -73,7 +74,7 @@ def test_steps_with_prefix_caching_are_predicted_exactly(
     words.words.update(  # type: ignore[attr-defined]
         {name: str(value).lower() for name, value in chosen.items() if name != "enable_kv_cache_reuse"}
     )
-    predicted = replay.Replay(replay.scheduler_of(words), arrivals).run()
-    seen = replay.Replay(server(folder, words), arrivals).run()
+    predicted = player.Replay(player.scheduler_of(words), arrivals).run()
+    seen = player.Replay(server(folder, words), arrivals).run()
     assert figures.first_difference(predicted, seen) is None
     assert len(seen) > 100 and any(any(row.cached) for row in seen)

@@ -10,7 +10,8 @@ from machinery import labctl, processes_about
 from waiting import eventually
 
 from labctl.recordings import prediction
-from labsched import recording
+from labsched.log.settings import HASH_BYTES
+from labsched.replay import recording
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("llm")]
 REQUESTS = 12
@@ -76,5 +77,5 @@ def test_a_trace_is_sent_with_its_lengths_in_its_order(own: Path) -> None:
     assert [one.made for one in ran] == [8, 4, 2]
     assert [one.prompt for one in ran] == [100, 100, 25]
     assert [one.at for one in ran] == sorted(one.at for one in ran)
-    shared = 90 * recording.HASH_BYTES  # of 96 tokens in three blocks
+    shared = 90 * HASH_BYTES  # of 96 tokens in three blocks
     assert ran[0].prefixes[:shared] == ran[1].prefixes[:shared]

@@ -18,10 +18,10 @@ from random_workloads import vllm_settings, workloads
 from labctl.cli.predict import predict_command
 from labctl.labs import rerun
 from labctl.recordings.vllm import VllmReplays
-from labsched import figures, recording, replay
+from labsched.replay import figures, player, recording
+from labsched.replay.vllm_arguments import labs_names
+from labsched.replay.vllm_scheduler import change_vllm_settings
 from labsched.step import Step
-from labsched.vllm.arguments import labs_names
-from labsched.vllm.counted import change_vllm_settings
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 FIXED = {"engine": "vllm", "model": "shipped:tiny-llama", "decoupled_mode": True, "exact": True}
@@ -43,7 +43,7 @@ def played(server: Any, arrivals: list[recording.Arrival], folder: Path) -> reco
 
 
 @pytest.fixture(scope="module")
-def replayed(cache: Path) -> Iterator[Callable[..., replay.ReplayResult]]:
+def replayed(cache: Path) -> Iterator[Callable[..., player.ReplayResult]]:
     with VllmReplays(require_vllm(cache)) as replays:
         yield replays.replay
 
@@ -56,7 +56,7 @@ def recorded(lab_server: Any, tmp_path_factory: pytest.TempPathFactory) -> recor
 
 
 def test_a_replay_under_the_recorded_settings_is_the_recording(
-    recorded: recording.Recording, replayed: Callable[..., replay.ReplayResult]
+    recorded: recording.Recording, replayed: Callable[..., player.ReplayResult]
 ) -> None:
     assert len(recorded.rows) > 100
     assert figures.first_difference(replayed(recorded, recorded.settings).rows, recorded.rows) is None
@@ -69,7 +69,7 @@ def test_steps_of_vllm_under_settings_never_recorded_are_predicted_exactly(
     reuse: bool,
     lab_server: Any,
     recorded: recording.Recording,
-    replayed: Callable[..., replay.ReplayResult],
+    replayed: Callable[..., player.ReplayResult],
     tmp_path: Path,
 ) -> None:
     chosen = vllm_settings(random.Random(f"{order} {reuse}"), order, reuse)
@@ -103,20 +103,20 @@ def computed(row: Step) -> dict[str, tuple[int, int]]:
 
 
 def test_the_gate_takes_as_many_steps_as_our_own_static_batching(
-    recorded: recording.Recording, replayed: Callable[..., replay.ReplayResult]
+    recorded: recording.Recording, replayed: Callable[..., player.ReplayResult]
 ) -> None:
     """Where memory is not short: our scheduler admits to a static batch what fits to its end, vLLM what fits now."""
     roomy = replace(recorded.settings, blocks=1000)
     words = {**roomy.words, "gpt_model_type": "V1", "batch_scheduler_policy": "guaranteed_no_evict"}
     gate = replayed(recorded, replace(roomy, words=words)).rows
-    ours = replay.replay(recorded, replace(roomy, words={**words, "engine": "openvino"})).rows
+    ours = player.replay(recorded, replace(roomy, words={**words, "engine": "openvino"})).rows
     inflight = replayed(recorded, roomy).rows
     assert [computed(row) for row in gate] == [computed(row) for row in ours]
     assert len(gate) > len(inflight)
 
 
 def test_steps_that_are_decided_ahead_are_replayed_exactly_and_give_the_same_answers(
-    lab_server: Any, recorded: recording.Recording, replayed: Callable[..., replay.ReplayResult], tmp_path: Path
+    lab_server: Any, recorded: recording.Recording, replayed: Callable[..., player.ReplayResult], tmp_path: Path
 ) -> None:
     """No clock is held: vLLM decides a step while another is computed, and requests come at any moment."""
     server = lab_server("inflight-batching", **FIXED, **RECORDED, async_scheduling=True)

@@ -13,10 +13,10 @@ from layer import process_with_vllm, require_vllm
 
 from labctl.cli.explain import explain_command
 from labctl.recordings.vllm import VllmReplays
-from labsched import figures, recording
+from labsched.replay import figures, recording
+from labsched.replay.vllm_arguments import labs_names
+from labsched.replay.vllm_scheduler import change_vllm_settings
 from labsched.vllm import reader
-from labsched.vllm.arguments import labs_names
-from labsched.vllm.counted import change_vllm_settings
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("vllm")]
 KINDS = {"": {}, "ahead": {"async_scheduling": "true"}, "priority": {"scheduling": "priority"}}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from labctl.labs.overhead import OverheadComparison
     from labctl.labs.workloads import Workload
     from labkit.client.dataset import Count
-    from labsched.recording import Arrival
+    from labsched.replay.recording import Arrival
 
 COLUMNS = ("part", "served, s", "alone, s", "difference, s", "of it")  # of --against-engine
 AT_LEAST_1 = click.IntRange(min=1)
@@ -70,7 +70,7 @@ class _LoadOptions:
     def workload(self, prompts: Sequence[str] | None) -> Workload:
         """The load with these prompts, or the labs' own. Raises LabError for a trace or limits that cannot be read."""
         from labctl.labs.workloads import PROMPTS, Workload
-        from labsched.slo import Slo
+        from labsched.replay.slo import Slo
 
         return Workload(
             PROMPTS if prompts is None else prompts,

@@ -24,10 +24,10 @@ from labsched.printable import printable
 if TYPE_CHECKING:
     from labctl.pages.live.parting import Parting
     from labctl.pages.live.story import InstanceSteps, StoryEvent
-    from labsched.answer import Predictor
-    from labsched.causes import ExplainedRequest
-    from labsched.explanation import Called, Explanation
-    from labsched.recording import Recording
+    from labsched.explain.causes import ExplainedRequest
+    from labsched.explain.explanation import Called, Explanation
+    from labsched.replay.answer import Predictor
+    from labsched.replay.recording import Recording
 
 SHOWN = 5  # requests that an error names
 
@@ -101,7 +101,7 @@ def _show_causes(
     json_output: bool,
 ) -> None:
     """Who got no token, the largest parts of TTFT and TPOT, who is in the way, and what would change it."""
-    from labsched.explain import explain_result
+    from labsched.explain.result import explain_result
 
     console = Console()
     answer = explain_result(result, phase, *window, client, _naming, _predicting(console), console.progress)
@@ -133,8 +133,8 @@ def _predicting(console: Console) -> Callable[[Recording], Predictor] | None:
 
     def predictor(read: Recording) -> Predictor:
         from labctl.recordings.vllm import VllmReplays
-        from labsched import answer
-        from labsched.vllm.counted import change_vllm_settings
+        from labsched.replay import answer
+        from labsched.replay.vllm_scheduler import change_vllm_settings
 
         change_vllm_settings(read.settings, {})  # what cannot be replayed is refused before vLLM is started
         console.step("settings replayed by vLLM's scheduler")
@@ -179,7 +179,7 @@ def _source(result: Path, told: Explanation, request: ExplainedRequest) -> str:
 def _draw(told: Explanation, picture: Path, title: str) -> None:
     """The picture of all requests, with the worst second of the engine that had the slowest."""
     from labctl.recordings.picture import draw_explanation
-    from labsched.findings import at_percentile
+    from labsched.explain.findings import at_percentile
 
     recording = _engine_of(told, at_percentile(told.requests, "TTFT", 99))
     names = {request.name: told.called(request) for request in told.requests if request.engine == recording.engine}

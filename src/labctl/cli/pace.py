@@ -46,9 +46,9 @@ def measure_(result: Path, phase: str, json_output: bool) -> None:
 
     RESULT is a folder below results/, or one steps-PHASE.jsonl of it.
     """
-    from labsched import recording
-    from labsched.fitting import measure_device
     from labsched.pace import DEVICES, OWN, Pace
+    from labsched.replay import recording
+    from labsched.replay.fitting import measure_device
 
     found = measure_device(recording.read_recording(result, phase).rows)
     devices = {name: Pace.of(name, SHAPE, "1") for name in DEVICES}

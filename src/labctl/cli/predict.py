@@ -19,9 +19,9 @@ from labsched.printable import printable
 
 if TYPE_CHECKING:
     from labctl.recordings.vllm import VllmReplays
-    from labsched.answer import Prediction, Predictor
-    from labsched.recording import SchedulerSettings
-    from labsched.steptime import Extrapolated
+    from labsched.log.settings import SchedulerSettings
+    from labsched.replay.answer import Prediction, Predictor
+    from labsched.replay.steptime import Extrapolated
 
 GUESSED = "ttft_p50_ms"
 IN_FLIGHT = "-in-flight"  # how `labctl bench` names the phases whose clients keep so many requests in flight
@@ -113,8 +113,8 @@ def predict_command(
     time; the time of a step is a model fitted on the recording (docs/guide/prediction.md).
     """
     from labctl.settings import parse_assignments
-    from labsched import prediction
-    from labsched.vllm.arguments import labs_names
+    from labsched.replay import prediction
+    from labsched.replay.vllm_arguments import labs_names
 
     wanted = dict(parse_assignments(change.assignments))
     if change.sweep and run_it:
@@ -151,7 +151,7 @@ def plan_command(result: Path, slo: str, rate: float, phase: str, strict: bool, 
     """
     from dataclasses import replace
 
-    from labsched import prediction
+    from labsched.replay import prediction
 
     console = Console()
     console.step("settings replayed")
@@ -169,8 +169,8 @@ def _sweep(
     predictor: Predictor, wanted: Mapping[str, str], key: str, values: Sequence[str], shown: opt.ResultOutput
 ) -> None:
     """A column for each value that has an answer, and a line for each that has none."""
-    from labsched.prediction import extrapolation_mark, extrapolation_sentence, format_number, time_remarks
-    from labsched.vllm.arguments import labs_names
+    from labsched.replay.prediction import extrapolation_mark, extrapolation_sentence, format_number, time_remarks
+    from labsched.replay.vllm_arguments import labs_names
 
     predicted: dict[str, Prediction] = {}
     marks: dict[str, dict[str, Any] | None] = {}
@@ -214,7 +214,7 @@ def _sweep(
 def _record(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]) -> str:
     """A ``labctl bench`` that records steps of the extrapolated sizes; "" where the stack is not known."""
     from labctl.labs.rerun import Recorded
-    from labsched.prediction import slots_of
+    from labsched.replay.prediction import slots_of
 
     arrivals = predictor.recording.arrivals
     prompt = max(1, sum(arrival.prompt for arrival in arrivals) // len(arrivals))
@@ -236,9 +236,9 @@ def _record(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]
 
 
 def _predictor(result: Path, how: _ReplayOptions) -> Predictor:
-    from labsched import answer, clients, recording, replay
-    from labsched.slo import Slo
-    from labsched.vllm.counted import change_vllm_settings
+    from labsched.replay import answer, clients, player, recording
+    from labsched.replay.slo import Slo
+    from labsched.replay.vllm_scheduler import change_vllm_settings
 
     read = recording.read_recording(result, how.phase)
     read = read.in_turn(clients.sent_requests(read))
@@ -260,9 +260,9 @@ def _predictor(result: Path, how: _ReplayOptions) -> Predictor:
             f"--scheduler {read.settings.own}",
             code="scheduler-not-recorded",
         )
-    replayed = replay.replay
+    replayed = player.replay
     if how.scheduler:
-        replayed = partial(replay.replay, kind=answer.own_scheduler(how.scheduler))
+        replayed = partial(player.replay, kind=answer.own_scheduler(how.scheduler))
     return answer.Predictor.of(read, in_flight, limits, replayed, how.strict)
 
 
@@ -290,8 +290,8 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
     """
     from labctl.labs import rerun
     from labctl.recordings import prediction
-    from labsched import figures
-    from labsched.prediction import extrapolation_mark
+    from labsched.replay import figures
+    from labsched.replay.prediction import extrapolation_mark
 
     session, wanted = opt.open_session(verbose), document["set"]
     ran = rerun.rerun_recording(session, predictor.recording, wanted, predictor.in_flight)
@@ -331,7 +331,7 @@ def _write(document: Mapping[str, Any], shown: opt.ResultOutput) -> None:
 
 
 def _show(document: Mapping[str, Any]) -> None:
-    from labsched import prediction
+    from labsched.replay import prediction
 
     rows, header = prediction.prediction_table(document)
     click.echo(format_table(rows, header, right=range(1, len(header))))

@@ -30,7 +30,7 @@ def convert_command(source: Path, file: Path, phase: str, block_size: int | None
     prefixes that prompts share: blocks of 512 tokens, times in ms.
     """
     from labctl.labs import traces
-    from labsched import recording
+    from labsched.replay import recording
     from labsched.vllm import reader
 
     if source.is_dir() or reader.is_recording(source) or source.match("steps-*.jsonl"):

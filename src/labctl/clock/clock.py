@@ -22,7 +22,7 @@ from labctl.contention import Patience
 from labkit import disk
 from labkit.client import metrics
 from labkit.errors import LabError
-from labsched.files import open_to_read
+from labsched.log.files import open_to_read
 
 CONTROL = "clock.json"
 EVERY = "*"  # in the place of a model's name: all models that are not named

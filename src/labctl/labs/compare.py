@@ -10,8 +10,8 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.evidence import results
-from labsched import recording
-from labsched.figures import figures
+from labsched.replay import recording
+from labsched.replay.figures import figures
 from labsched.vllm import reader
 
 EQUAL_LENGTHS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labsched.files import open_to_read
-from labsched.steplog import parse_step_line
+from labsched.log.files import open_to_read
+from labsched.log.steplog import parse_step_line
 
 
 def describe_pace(out: Path) -> str:

@@ -23,9 +23,9 @@ from labkit.errors import LabError
 from labkit.evidence import results, steplog
 from labkit.evidence.records import RequestRecord
 from labkit.waiting import attempts
-from labsched.lines import RECORD
-from labsched.recording import Arrival, Recording, read_recording
-from labsched.replay import Tokens
+from labsched.log.lines import RECORD
+from labsched.replay.player import Tokens
+from labsched.replay.recording import Arrival, Recording, read_recording
 
 LOOK_S = 0.005
 PHASE = "rerun"

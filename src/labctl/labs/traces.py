@@ -25,7 +25,8 @@ from typing import Any, TextIO
 
 from labkit.disk import atomic_write
 from labkit.errors import LabError
-from labsched.recording import HASH_BYTES, Arrival
+from labsched.log.settings import HASH_BYTES
+from labsched.replay.recording import Arrival
 
 BLOCK = 512  # tokens of a block, in the Mooncake traces that are written; their times are in ms
 SMALLER = 16  # the rule by which a trace is scaled to a laptop: every length over 16, at least 1

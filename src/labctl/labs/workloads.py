@@ -16,8 +16,9 @@ from labkit.client.text_model import TextModel, set_token_count
 from labkit.errors import LabError
 from labkit.evidence import results, stats
 from labkit.evidence.records import RequestRecord
-from labsched.recording import HASH_BYTES, Arrival
-from labsched.slo import Slo
+from labsched.log.settings import HASH_BYTES
+from labsched.replay.recording import Arrival
+from labsched.replay.slo import Slo
 
 SETTLE_S = 1.0  # for Triton's counters, after the last response
 PROMPTS = ("Programming in C++ is like", "I have lived in Seoul", "My favourite food is", "Once upon a time there was")

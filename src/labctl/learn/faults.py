@@ -14,7 +14,7 @@ from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labkit import disk
 from labkit.evidence.steplog import run_folders
-from labsched.files import json_object, open_to_read
+from labsched.log.files import json_object, open_to_read
 
 MOST_LINES = 10
 FRAME = re.compile(r"\s+\S+\(\d+\): ")  # a line below Triton's "At:"

@@ -12,7 +12,7 @@ from typing import Any
 from labctl.learn.exercise import Exercise
 from labctl.workspace import Workspace, key_lock
 from labkit.disk import atomic_write
-from labsched.files import json_object
+from labsched.log.files import json_object
 
 LOCK_S = 10.0
 GUESSES = "guesses"  # a list, and so no entry of an exercise

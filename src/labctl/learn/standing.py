@@ -16,7 +16,7 @@ from typing import Any
 from labctl.learn.exercise import Exercise, counted_exercises
 from labctl.learn.progress import PASSED, STARTED, Entry, entry_of, last_started
 from labctl.learn.room import HOME, LABS, Room
-from labsched.files import json_object
+from labsched.log.files import json_object
 
 MOST_BYTES, MOST_COUNTED = 256 * 1024, 9999
 STATE = (LABS, ".labs")

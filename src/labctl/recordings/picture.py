@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit.evidence.timeline import COLORS, save_figure
-from labsched import findings
-from labsched.causes import ExplainedRequest
-from labsched.recording import Recording
+from labsched.explain import findings
+from labsched.explain.causes import ExplainedRequest
+from labsched.replay.recording import Recording
 
 SPAN_S = 1.0
 MOST_ROWS = 12  # requests in the timeline that computed, and as many that only waited: those that waited longest

@@ -12,9 +12,9 @@ from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.evidence import batches
 from labkit.evidence.records import Lane, RequestRecord
-from labsched.lines import MODEL
+from labsched.log.lines import MODEL
 from labsched.markdown import markdown
-from labsched.prediction import prediction_remarks, prediction_table
+from labsched.replay.prediction import prediction_remarks, prediction_table
 from labsched.step import Step
 
 FILE, PICTURE, REPORT = "prediction.json", "prediction.png", "report.md"

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from labkit.errors import LabError
 from labsched.kv_budget import NULL_BLOCKS
-from labsched.recording import Recording, SchedulerSettings
-from labsched.replay import WHERE, ReplayResult, StepSeconds
-from labsched.vllm.arguments import BLOCKS, CACHE, NAMES
-from labsched.vllm.counted import replay_vllm
+from labsched.log.settings import SchedulerSettings
+from labsched.replay.player import WHERE, ReplayResult, StepSeconds
+from labsched.replay.recording import Recording
+from labsched.replay.vllm_arguments import BLOCKS, CACHE, NAMES
+from labsched.replay.vllm_scheduler import replay_vllm
 from labserve.vllm.settings import BLOCK_SIZE
 
 
@@ -58,7 +59,7 @@ class VllmReplays:
     def replay(
         self, recording: Recording, settings: SchedulerSettings, seconds: StepSeconds | None = None, in_flight: int = 0
     ) -> ReplayResult:
-        """As :func:`labsched.replay.replay`; ``seconds`` goes into another process."""
+        """As :func:`labsched.replay.player.replay`; ``seconds`` goes into another process."""
         try:
             return self._pool.submit(replay_vllm, replace(recording, rows=[]), settings, seconds, in_flight).result()
         except BrokenProcessPool as error:

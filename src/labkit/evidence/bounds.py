@@ -10,16 +10,18 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.errors import LabError
+from labsched.log.settings import SchedulerSettings
 from labsched.own import scheduler_beside, with_line
-from labsched.recording import Arrival, SchedulerSettings
-from labsched.replay import Replay, scheduler_of
+from labsched.replay.player import Replay, scheduler_of
+from labsched.replay.recording import Arrival
+from labsched.request import DEFAULT_PRIORITY
 from labsched.scheduler import Scheduler
-from labsched.smallest import SmallTrace, fewer_requests, smallest
 from labsched.step import Step
 
 
@@ -193,3 +195,58 @@ def _arrival(number: int, prompt: int, made: int, tenant: str, limit: int = 0) -
 
 def _played(kind: Kind, trace: Sequence[Arrival], ground: PlayingField) -> list[Step]:
     return Replay(scheduler_of(ground.settings(trace), kind), trace).run()
+
+
+class SmallTrace(NamedTuple):
+    """A trace, the scheduler's figure on it, and the most that it may be; ``counted``: what the figure counts."""
+
+    trace: Sequence[Arrival]
+    figure: float
+    most: float
+    counted: str = ""
+
+
+def fewer_requests(trace: Sequence[Arrival]) -> Iterator[list[Arrival]]:
+    """The same trace with fewer requests, first with half of them."""
+    fewer = len(trace) // 2
+    while fewer:
+        for place in range(0, len(trace), fewer):
+            yield [*trace[:place], *trace[place + fewer :]]
+        fewer //= 2
+
+
+def _smaller(trace: Sequence[Arrival]) -> Iterator[list[Arrival]]:
+    """The same trace with fewer requests; or with one that is simpler."""
+    yield from fewer_requests(trace)
+    for place, request in enumerate(trace):
+        half = request.limit // 2
+        for simpler in (
+            replace(request, made=request.limit, word=False, why="length"),
+            replace(request, prompt=request.prompt // 2),
+            replace(request, limit=half, made=min(request.made, half)),
+            replace(request, at=0.0),
+            replace(request, priority=DEFAULT_PRIORITY),
+            replace(request, tenant="a"),
+        ):
+            if simpler != request and simpler.prompt >= 1 and simpler.limit >= 1:
+                consistent = replace(simpler, word=simpler.made < simpler.limit)
+                yield sorted([*trace[:place], consistent, *trace[place + 1 :]], key=lambda arrival: arrival.at)
+
+
+Refute = Callable[[Sequence[Arrival]], SmallTrace | None]
+Shrink = Callable[[Sequence[Arrival]], Iterator[list[Arrival]]]
+
+
+def smallest(refutation: SmallTrace, refuted: Refute, smaller: Shrink = _smaller, tries: int = 10_000) -> SmallTrace:
+    """Shrink a trace step by step while it still refutes, until no smaller one does, or ``tries`` were tried."""
+    left = tries
+    while True:
+        for trace in smaller(refutation.trace):
+            if not left:
+                return refutation
+            left -= 1
+            if better := refuted(trace):
+                refutation = better
+                break
+        else:
+            return refutation

@@ -15,14 +15,14 @@ from typing import Any
 
 from labkit.evidence.bounds import PlayingField
 from labsched.costs import StepCosts
-from labsched.counted_time import time_by
-from labsched.figures import figures
 from labsched.own import scheduler_beside, with_line
 from labsched.policy import Policy
-from labsched.recording import Arrival
-from labsched.replay import Replay, scheduler_of
+from labsched.replay.counted_time import time_by
+from labsched.replay.figures import figures
+from labsched.replay.player import Replay, scheduler_of
+from labsched.replay.recording import Arrival
+from labsched.replay.slo import Slo
 from labsched.scheduler import Scheduler
-from labsched.slo import Slo
 
 REQUESTS = 96
 FIELD = PlayingField(slots=32, blocks=96, block_size=32, step_tokens=256)

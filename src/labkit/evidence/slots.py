@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
-from labsched.files import open_to_read
+from labsched.log.files import open_to_read
 from labsched.step import Step
 
 Place = tuple[str, int]  # an instance, and a slot or a row of it

@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.evidence.records import RequestRecord
-from labsched.slo import Slo
+from labsched.replay.slo import Slo
 
 PERCENTILES = (50, 75, 90, 95, 99)
 

@@ -1,4 +1,4 @@
-"""The reader of the step logs of our models (docs/develop/step-log.md); the writer is ``labsched.steplog``."""
+"""The reader of the step logs of our models (docs/develop/step-log.md); the writer is ``labsched.log.steplog``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from labkit.disk import atomic_write
 from labkit.evidence.records import RequestRecord
 from labkit.waiting import attempts
-from labsched.files import open_to_read
+from labsched.log.files import open_to_read
+from labsched.log.steplog import REQUEST, SCHEDULER, parse_any_line, parse_step_line
 from labsched.step import Step
-from labsched.steplog import REQUEST, SCHEDULER, parse_any_line, parse_step_line
 
 REPLICA = "replica-"  # the prefix of a replica's folder, before its number
 LATE_S, LOOK_S = 5.0, 0.005  # a step is written down after its answers were sent: how long that is waited for

@@ -21,11 +21,12 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from labsched.files import open_to_read
+from labsched.log.files import open_to_read
 
 PREFIX = "vllm-"  # the prefix of the files' names
 NAME = re.compile(rf"({PREFIX}\d{{8}}-\d{{9}}-\d+-\d+)\.\d{{6,}}\.jsonl", re.ASCII)
 LIMIT, USUAL_MIB = "LABS_RECORD_MIB", 256
+BLOCK_HASH_BYTES = 6  # of each block of a sequence, in the field `hashes`
 FILES = 8  # of a whole recording, at most
 FLUSH_S = 0.25  # between two writes: so much is lost where the process is killed
 MOST_EVENTS = 200_000  # may wait for a slow disk; with more the recording ends

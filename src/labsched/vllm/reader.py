@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labsched.errors import LabError
-from labsched.files import json_object, open_to_read
-from labsched.lines import DAMAGE, NAMES, check_line, damage_as_error, is_whole, require_field
-from labsched.steplog import REQUEST, SCHEDULER
-from labsched.vllm.files import LIMIT, PREFIX, is_locked, recorded_files, run_of
+from labsched.log.files import json_object, open_to_read
+from labsched.log.lines import DAMAGE, NAMES, check_line, damage_as_error, is_whole, require_field
+from labsched.log.settings import HASH_BYTES
+from labsched.log.steplog import REQUEST, SCHEDULER
+from labsched.vllm.files import BLOCK_HASH_BYTES, LIMIT, PREFIX, is_locked, recorded_files, run_of
 
 ARRIVAL = "arrival"  # a kind of line: a request has come
 NO_TEXTS = "vLLM's recordings hold no texts"
 UNFINISHED = "unfinished"  # why a request has no end in a recording
-TOKEN_BYTES, HASH_BYTES = 3, 6  # of a token in `prefixes` (labsched.recording), and of a block in `hashes`
 WRITTEN_S = 10.0  # since the last line of a server whose lock cannot be seen from here
 MOST = 50_000_000  # requests in the batches and queues of steps, and tokens with a hash: about 1 GB
 LONGEST_NAME = 9  # digits
@@ -217,8 +217,8 @@ def _with_all_requests(found: Sequence[Line], partial: bool) -> list[Line]:
 def _prefixes(line: Mapping[str, Any], head: Mapping[str, Any]) -> str:
     """A hash for each token of the full blocks, in base64, as the labs' own recordings have it."""
     hashes, size = base64.b64decode(line["hashes"]), int(head["hash_block_size"])
-    blocks = (hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES))
-    return base64.b64encode(b"".join(block.ljust(size * TOKEN_BYTES, b"\0") for block in blocks)).decode()
+    blocks = (hashes[at : at + BLOCK_HASH_BYTES] for at in range(0, len(hashes), BLOCK_HASH_BYTES))
+    return base64.b64encode(b"".join(block.ljust(size * HASH_BYTES, b"\0") for block in blocks)).decode()
 
 
 def _texts(file: Path) -> Iterator[bytes]:
@@ -270,7 +270,7 @@ class Whole:
             require_field(is_whole(line["hash_block_size"], 1), "hash_block_size")
             self._sizes, self._hash_block = {"kv_blocks": line["blocks"]}, line["hash_block_size"]
         elif kind == REQUEST:
-            self._take(len(line["hashes"]) * 3 // 4 // HASH_BYTES * self._hash_block)
+            self._take(len(line["hashes"]) * 3 // 4 // BLOCK_HASH_BYTES * self._hash_block)
         return line
 
     def _step(self, line: Line) -> Line:

@@ -14,15 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from labsched.log.steplog import VERSION
 from labsched.step import MOST_NAMED
-from labsched.steplog import VERSION
 from labsched.vllm import files
 from labsched.vllm.decision import Decision, StepsInFlight, decision, shared_blocks
-from labsched.vllm.files import Files, Line
+from labsched.vllm.files import BLOCK_HASH_BYTES, Files, Line
 
 FOLDER = "LABS_RECORD"
 MODEL = "vllm"
-HASH_BYTES = 6  # of each block
 LONGEST_WAIT_S = 3600.0  # between vLLM's own time of arrival and the scheduler; more is another kind of time
 WHYS = {"stop": "stop", "length": "length", "abort": "cancelled", "error": "failed", "repetition": "stop"}
 # Fields of vLLM's SchedulerConfig that a replay may be asked about although they have their defaults.
@@ -364,7 +363,7 @@ class Lines:
 
     def _hashes(self, blocks: Any) -> str:
         """A keyed hash of the sequence up to the end of each full block, in base64."""
-        digests = (hashlib.blake2b(block, key=self._key, digest_size=HASH_BYTES).digest() for block in blocks)
+        digests = (hashlib.blake2b(block, key=self._key, digest_size=BLOCK_HASH_BYTES).digest() for block in blocks)
         return base64.b64encode(b"".join(digests)).decode()
 
     def _change(self) -> Line:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from labsched.lines import WORDS
+from labsched.log.lines import WORDS
+from labsched.log.settings import SchedulerSettings
 from labsched.policy import gather_s
-from labsched.recording import SchedulerSettings
 from labsched.request import End
 from labserve.driver import Answers, DriverThread, Stop
 from labserve.guard import Guard

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from labsched.steplog import RequestNames
+from labsched.log.steplog import RequestNames
 from labserve.observe.clock import StepClock
 from labserve.observe.watched_log import WatchedLog
 from labserve.triton import control, instance, parameter

@@ -18,10 +18,10 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from labsched.features import NONE, Features, InForce
+from labsched.log.settings import HASH_BYTES, SchedulerSettings
+from labsched.log.steplog import MOST_PROMPT, REQUEST, SCHEDULER, RequestNames
 from labsched.plan import StepPlan
-from labsched.recording import HASH_BYTES, SchedulerSettings
 from labsched.step import Step
-from labsched.steplog import MOST_PROMPT, REQUEST, SCHEDULER, RequestNames
 from labserve.observe.clock import StepClock
 from labserve.observe.gauges import OTHERS, Gauges, Value
 from labserve.observe.watched_log import WatchedLog
@@ -73,17 +73,7 @@ class Recorder:
         self._tenants: set[str] = set()  # that /metrics has
         self._replayable = settings is not None
         if settings:
-            self.log.note(
-                SCHEDULER,
-                first=True,
-                words=dict(settings.words),
-                context=settings.context,
-                vocabulary=settings.vocabulary,
-                blocks=settings.blocks,
-                block_size=settings.block_size,
-                step_tokens=settings.step_tokens,
-                own=settings.own,
-            )
+            self.log.note(SCHEDULER, first=True, **settings.to_json())
         self.clock = StepClock(run_dir, model, instance(args))
         first: dict[str, Value] = {"slots": scheduler.max_running, "running": 0, "steps_total": 0, "tokens_total": 0}
         first |= gauges or {}

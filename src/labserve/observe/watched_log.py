@@ -16,8 +16,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from labsched.log.steplog import StepLog
 from labsched.run_queue import RunQueue
-from labsched.steplog import StepLog
 from labserve.observe.clock import CONTROL, own_folder
 from labserve.observe.periodic import PeriodicCall
 

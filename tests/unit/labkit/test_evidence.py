@@ -19,7 +19,7 @@ from labkit.client.metrics import ModelCounters, Snapshot, parse_metrics
 from labkit.evidence import stats, steplog
 from labkit.evidence.records import RequestRecord, token_overlap
 from labkit.tables import format_table
-from labsched.slo import Slo
+from labsched.replay.slo import Slo
 
 
 def answered(start: float, *times: float, tokens: int = 0) -> RequestRecord:

@@ -20,7 +20,8 @@ from labctl.labs import workloads
 from labkit.client import dataset, identity
 from labkit.client.ask import kind_of
 from labkit.evidence.records import RequestRecord
-from labsched.recording import HASH_BYTES, Arrival
+from labsched.log.settings import HASH_BYTES
+from labsched.replay.recording import Arrival
 
 TINY = ROOT / "labs" / "shared" / "models" / "tiny-gpt2"  # sees 1,024 tokens
 

@@ -17,9 +17,9 @@ from labkit.client import load, metrics
 from labkit.evidence import stats, steplog, timeline
 from labkit.evidence.records import Lane, RequestRecord
 from labkit.evidence.report import write_perfetto
-from labsched.slo import Slo
+from labsched.log.steplog import StepLog
+from labsched.replay.slo import Slo
 from labsched.step import Step
-from labsched.steplog import StepLog
 
 
 def record(start: float, *arrivals: float, error: str = "", prompt: str = "p") -> RequestRecord:

@@ -14,9 +14,9 @@ from exercise_cases import EXERCISES
 from labctl.learn.attempts import Attempt, exercise_attempts
 from labctl.learn.exercise import find_exercise
 from labsched.counting import CountingEngine
+from labsched.log.settings import SchedulerSettings
 from labsched.own import scheduler_beside, with_line
-from labsched.recording import SchedulerSettings
-from labsched.replay import Replay, scheduler_of
+from labsched.replay.player import Replay, scheduler_of
 from labsched.request import Request
 from labsched.scheduler import Scheduler
 from labsched.step import Step

@@ -26,11 +26,11 @@ from labctl.learn.outcome import Missing
 from labctl.runtimes import docker_engine
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labsched import admission
-from labsched.admission_file import decisions
 from labsched.costs import StepCosts
-from labsched.counted_time import Latency, counted_arrivals, good_share, replay_counted, time_steps
-from labsched.slo import Slo
+from labsched.replay import admission
+from labsched.replay.admission_file import decisions
+from labsched.replay.counted_time import Latency, counted_arrivals, good_share, replay_counted, time_steps
+from labsched.replay.slo import Slo
 from labsched.step import Step
 
 __all__ = ["prometheus", "promtool"]

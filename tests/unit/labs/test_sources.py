@@ -18,7 +18,7 @@ TENSOR = re.compile(r'name: *"([^"$]+)"')
 UPSTREAM = (
     "labbuild/",
     "labsched/scheduler.py",
-    "labsched/vllm/counted.py",
+    "labsched/replay/vllm_scheduler.py",
     "labkit/client/trtllm.py",
     "labkit/client/text_model.py",
 )

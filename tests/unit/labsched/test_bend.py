@@ -20,11 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recordings import SETTINGS
 
-from labsched import answer, figures, replay, steptime
 from labsched.costs import StepCosts, StepCounts
-from labsched.fitting import fit
-from labsched.prediction import time_remarks
-from labsched.recording import Arrival, Recording
+from labsched.replay import answer, figures, player, steptime
+from labsched.replay.fitting import fit
+from labsched.replay.prediction import time_remarks
+from labsched.replay.recording import Arrival, Recording
 from labsched.step import Step
 
 ROOFLINE = StepCosts(step=9.1e-3, decoding=1e-5, token=2.6e-5, bend=235.0)  # 6.1 ms are 235 tokens' arithmetic
@@ -273,10 +273,10 @@ def test_another_budget_is_predicted_with_the_truth_inside_the_interval(recorded
     arrivals = requests(100, every=6, long=4000, rate=5.0)
     words = {**SETTINGS.words, "max_num_sequences": "32", "max_num_tokens": str(recorded)}
     settings = replace(SETTINGS, words=words, blocks=4000, step_tokens=recorded, context=8192)
-    made = Recording(settings, arrivals, replay.replay(Recording(settings, arrivals), settings, Noisy(1)).rows)
+    made = Recording(settings, arrivals, player.replay(Recording(settings, arrivals), settings, Noisy(1)).rows)
     change = {"max_num_tokens": str(asked)}
     predicted = answer.Predictor.of(made).predict(change)
-    runs = [replay.replay(made, replay.change_settings(settings, change), Noisy(seed)) for seed in (2, 3, 4)]
+    runs = [player.replay(made, player.change_settings(settings, change), Noisy(seed)) for seed in (2, 3, 4)]
     seen = [figures.figures(run.rows, run.arrived) for run in runs]
     for name in ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms"):
         true = [run[name] for run in seen]

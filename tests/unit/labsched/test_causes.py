@@ -17,8 +17,10 @@ from recordings import SETTINGS, cost, recorded, request, written
 
 from labctl.recordings import picture
 from labkit.evidence.names import letter
-from labsched import causes, figures, findings, replay
-from labsched.recording import Arrival, Recording, SchedulerSettings, Sent
+from labsched.explain import causes, findings
+from labsched.log.settings import SchedulerSettings
+from labsched.replay import figures, player
+from labsched.replay.recording import Arrival, Recording, Sent
 from labsched.step import Step
 
 
@@ -204,7 +206,7 @@ def test_what_makes_a_p99_and_takes_it_along_when_it_goes_is_the_first_sentence(
         assert "=" not in said
         return
     before, after = found["p99_ms"]
-    true = p99(recorded(case.sent, replay.change_settings(case.set_to, found["change"]), case.cost))
+    true = p99(recorded(case.sent, player.change_settings(case.set_to, found["change"]), case.cost))
     assert after == pytest.approx(true, rel=0.15)
     assert ("would not help" in said) == (true > 0.9 * p99(made)), (before, after)
 

@@ -19,12 +19,14 @@ from lab_errors import lab_error
 from recordings import SETTINGS, recorded, request, vllm_settings, written, written_by_vllm
 
 from labctl.cli.explain import explain_command
-from labsched import answer, causes, clients, figures, findings, recording
-from labsched.explain import explain_result
-from labsched.explanation import Window
-from labsched.prefixes import prefix_use
-from labsched.recording import Arrival, Recording, SchedulerSettings, Sent
-from labsched.replay import ReplayResult, change_settings, replay
+from labsched.explain import causes, findings
+from labsched.explain.explanation import Window
+from labsched.explain.prefixes import prefix_use
+from labsched.explain.result import explain_result
+from labsched.log.settings import SchedulerSettings
+from labsched.replay import answer, clients, figures, recording
+from labsched.replay.player import ReplayResult, change_settings, replay
+from labsched.replay.recording import Arrival, Recording, Sent
 from labsched.step import NOT_RECORDED, Step
 from labsched.vllm import files
 from labsched.vllm.recorder import Came, Notes

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from lab_errors import lab_error
 
 from labsched.costs import StepCosts, StepCounts
-from labsched.fitting import measure_device
 from labsched.kv_budget import KVBudget
 from labsched.pace import SHAPES, Pace
 from labsched.policy import Policy
+from labsched.replay.fitting import measure_device
 from labsched.request import Request
 from labsched.scheduler import Scheduler
 from labsched.step import Step

@@ -16,10 +16,10 @@ from statistics import fmean
 import pytest
 from recordings import SETTINGS, made_up_recording
 
-from labsched import answer, figures, replay, steptime
-from labsched.fitting import fit
-from labsched.prediction import time_remarks
-from labsched.recording import Arrival, Recording
+from labsched.replay import answer, figures, player, steptime
+from labsched.replay.fitting import fit
+from labsched.replay.prediction import time_remarks
+from labsched.replay.recording import Arrival, Recording
 from labsched.step import Step
 
 DECODE_MS = (0, 14.2, 19, 20, 21, 22.5, 23.5, 24.5, 25.6)  # by the batch
@@ -52,7 +52,7 @@ def predictors() -> list[answer.Predictor]:
         [
             row
             for in_flight in (1, 2, 3, 4, 6, 8)
-            for row in replay.replay(
+            for row in player.replay(
                 Recording(EIGHT, chats(12, seed + in_flight)), EIGHT, MadeUp(seed + in_flight), in_flight
             ).rows
         ]
@@ -70,7 +70,7 @@ def test_seconds_of_a_policy_never_recorded_are_within_the_targets(
     knee = predictors[0].predict(other).figures["requests_per_s"]
     sent = replace(predictors[0].recording, arrivals=answer.at_rate(predictors[0].recording.arrivals, load * knee))
     said = [predictor.predict(other, sent).figures for predictor in predictors]
-    runs = [replay.replay(sent, replay.change_settings(EIGHT, other), MadeUp(seed)) for seed in range(96, 100)]
+    runs = [player.replay(sent, player.change_settings(EIGHT, other), MadeUp(seed)) for seed in range(96, 100)]
     seen = [figures.figures(run.rows, run.arrived) for run in runs]
     floor = max(predictor.model.noise for predictor in predictors)
     assert 0.01 < floor < 0.04
@@ -92,7 +92,7 @@ def share(timed: steptime.Timed, rows: Sequence[Step], judged: Callable[[Step], 
 def ran(kind: type[MadeUp], step_tokens: int, lengths: Sequence[int], seed: int, answer: int = 6) -> list[Step]:
     """Steps of requests with such prompts and ``answer`` tokens of answer, one at a time."""
     sent = [Arrival(str(n), 0.0, 0, length, answer, answer, "length") for n, length in enumerate(lengths)]
-    return replay.replay(Recording(EIGHT, sent), replace(EIGHT, step_tokens=step_tokens), kind(seed), 1).rows
+    return player.replay(Recording(EIGHT, sent), replace(EIGHT, step_tokens=step_tokens), kind(seed), 1).rows
 
 
 def test_pieces_of_prompts_that_make_no_token_take_less_than_others() -> None:
@@ -170,9 +170,9 @@ def test_a_step_takes_longer_after_a_pause() -> None:
 
     rng = random.Random(5)
     apart = answer.at_rate([Arrival(str(n), 0.0, 0, rng.randint(10, 120), 3, 3, "length") for n in range(40)], 2.0)
-    recorded = replay.replay(Recording(EIGHT, apart[:20]), EIGHT, Asleep(2)).rows
+    recorded = player.replay(Recording(EIGHT, apart[:20]), EIGHT, Asleep(2)).rows
     timed = steptime.Timed(fit(ran(Asleep, 256, [rng.randint(10, 120) for _ in range(60)], 1), recorded))
-    rows = replay.replay(Recording(EIGHT, apart[20:]), EIGHT, Asleep(3)).rows
+    rows = player.replay(Recording(EIGHT, apart[20:]), EIGHT, Asleep(3)).rows
     assert share(timed, rows, lambda row: not row.busy) == pytest.approx(1, rel=0.05)
 
 

@@ -13,8 +13,8 @@ from recordings import SETTINGS
 
 from labctl.catalog import load_catalog
 from labctl.workspace import Workspace
-from labsched.recording import Arrival, Recording
-from labsched.replay import replay
+from labsched.replay.player import replay
+from labsched.replay.recording import Arrival, Recording
 
 POLICY = "max_utilization"
 LAB = ROOT / "labs" / "05-batching-policies"

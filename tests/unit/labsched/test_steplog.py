@@ -19,7 +19,7 @@ from step_schema import LINES, StepLine
 
 from labctl.clock import texts
 from labkit.evidence import steplog
-from labsched.steplog import MOST_BYTES, WATCHED, WATCHED_S, RequestNames, StepLog
+from labsched.log.steplog import MOST_BYTES, WATCHED, WATCHED_S, RequestNames, StepLog
 from labserve.observe.watched_log import WatchedLog
 
 PAGE = ROOT / "docs" / "develop" / "step-log.md"

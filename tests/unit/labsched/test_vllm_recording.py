@@ -29,12 +29,13 @@ from labctl.pages.live.feed import FIELDS
 from labctl.pages.live.hub import PageFollower, spell
 from labctl.pages.live.replay import page_recording
 from labkit.evidence.names import letter
-from labsched import recording
-from labsched.fitting import measure_device
-from labsched.lines import REQUIRED_WORDS
+from labsched.log.lines import REQUIRED_WORDS
+from labsched.log.settings import SchedulerSettings
 from labsched.plan import Because
+from labsched.replay import recording
+from labsched.replay.fitting import measure_device
+from labsched.replay.vllm_arguments import own_arguments
 from labsched.vllm import files, reader
-from labsched.vllm.arguments import own_arguments
 from labsched.vllm.decision import Decision
 from labsched.vllm.files import FILES, Files
 from labsched.vllm.recorder import Came, Ended, Landed, Lines, Notes, chosen_fields
@@ -75,7 +76,7 @@ def test_every_field_of_vllms_configuration_that_was_chosen_is_found_and_no_othe
 
 def test_a_chosen_field_is_passed_on_to_vllm_as_it_was() -> None:
     words = {**WORDS, "watermark": "0.1", "max_num_queued_reqs": "9", "long_prefill_token_threshold_adaptive": "true"}
-    settings = recording.SchedulerSettings(words, 40, 16, 64, 512, 1000)
+    settings = SchedulerSettings(words, 40, 16, 64, 512, 1000)
     adaptive = {"long_prefill_token_threshold_adaptive": True}
     assert own_arguments(settings) == {"watermark": 0.1, "max_num_queued_reqs": 9, **adaptive}
 

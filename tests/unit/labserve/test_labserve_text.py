@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labsched.steplog import StepLog
+from labsched.log.steplog import StepLog
 from labserve.text.detok import Detokenizer
 from labserve.text.prompts import open_tokenizer
 from labserve.text.sampling import Sampler, choose

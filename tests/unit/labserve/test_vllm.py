@@ -27,12 +27,12 @@ from labctl.runtimes.local import LocalRuntime
 from labctl.stack.build import refuse_unservable
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
-from labsched import recording
+from labsched.log.settings import SchedulerSettings
 from labsched.own import class_beside
+from labsched.replay.vllm_arguments import labs_names, their_names
+from labsched.replay.vllm_scheduler import change_vllm_settings
 from labsched.request import End, Request
 from labsched.step import Step
-from labsched.vllm.arguments import labs_names, their_names
-from labsched.vllm.counted import change_vllm_settings
 from labsched.vllm.decision import StepsInFlight, decision, why_not_admitted
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput
@@ -104,7 +104,7 @@ def test_vllms_own_names_set_a_stack_that_is_vllms() -> None:
 def test_a_recording_of_vllm_takes_vllms_names_and_shows_them() -> None:
     words = {"engine": "vllm", "max_num_sequences": "4", "max_tokens_in_paged_kv_cache": "320"}
     known = {"gpu_memory_utilization": 0.9, "device_memory": 80_000, "block_bytes": 100}
-    found = recording.SchedulerSettings(words, 100, 16, 64, 512, 1000, recorded=known)
+    found = SchedulerSettings(words, 100, 16, 64, 512, 1000, recorded=known)
     asked = {"max_num_seqs": "8", "num_gpu_blocks_override": "51"}
     ours = {"max_num_sequences": "8", "max_tokens_in_paged_kv_cache": "800"}
     assert labs_names(found, asked) == ours and their_names(found, ours) == asked

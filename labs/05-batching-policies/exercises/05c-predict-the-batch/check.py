@@ -3,11 +3,11 @@
 from functools import cache
 
 from labsched import scheduler
-from labsched.counted_time import counted_arrivals
 from labsched.counting import CountingEngine
 from labsched.kv_budget import KVBudget
 from labsched.policy import Policy
-from labsched.replay import Replay
+from labsched.replay.counted_time import counted_arrivals
+from labsched.replay.player import Replay
 
 MODEL, BLOCKS, BLOCK_SIZE = "tensorrt_llm", 8, 32
 POLICY, NO_EVICT, UTILIZATION = "batch_scheduler_policy", "guaranteed_no_evict", "max_utilization"

@@ -7,8 +7,8 @@ import json
 from collections import Counter
 
 from labsched.costs import StepCosts, StepCounts
-from labsched.counted_time import latencies, replay_counted, time_steps
-from labsched.slo import Slo
+from labsched.replay.counted_time import latencies, replay_counted, time_steps
+from labsched.replay.slo import Slo
 
 MODEL, SETTINGS = "tensorrt_llm", {"max_num_sequences": int, "max_num_tokens": int, "scheduling": str}
 COST = StepCosts(step=20, decoding=2, token=0.4)  # milliseconds

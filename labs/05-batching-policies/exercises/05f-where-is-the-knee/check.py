@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from labsched.costs import StepCosts, StepCounts
-from labsched.counted_time import Latency, good_share, latencies, replay_counted, time_steps
-from labsched.slo import Slo
+from labsched.replay.counted_time import Latency, good_share, latencies, replay_counted, time_steps
+from labsched.replay.slo import Slo
 
 MODEL, REQUESTS, SLOTS = "tensorrt_llm", 60, 8
 GOOD = 0.9  # of the requests

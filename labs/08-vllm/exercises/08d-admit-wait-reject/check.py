@@ -7,10 +7,10 @@ many steps, and the step log says in which step each token came. So a busy machi
 from collections import Counter
 
 from labkit.evidence.names import letter
-from labsched import admission, admission_file
 from labsched.costs import StepCosts
-from labsched.counted_time import Latency, counted_arrivals, latencies, time_steps
-from labsched.slo import Slo
+from labsched.replay import admission, admission_file
+from labsched.replay.counted_time import Latency, counted_arrivals, latencies, time_steps
+from labsched.replay.slo import Slo
 
 RUNNING = (8, 11)  # requests that may run within TPOT
 ENOUGH = 0.95  # of the reference's goodput

@@ -25,7 +25,7 @@ from labctl.pages.live.whatif import WhatIf
 from labkit.client import metrics
 from labkit.errors import LabError
 from labkit.evidence.names import LetterNames, Numbered
-from labsched.steplog import parse_any_line, parse_step_line
+from labsched.log.steplog import parse_any_line, parse_step_line
 from labsched.vllm import reader
 
 LOOK_S = 0.04

@@ -16,8 +16,8 @@ from labctl.clock.clock import Clock, pause_limit
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labsched.files import open_to_read
-from labsched.steplog import parse_step_line
+from labsched.log.files import open_to_read
+from labsched.log.steplog import parse_step_line
 
 Line = Mapping[str, Any]
 

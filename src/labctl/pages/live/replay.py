@@ -14,8 +14,8 @@ from labkit import disk
 from labkit.disk import atomic_write
 from labkit.errors import LabError
 from labkit.evidence.names import LetterNames, Numbered
-from labsched.files import json_object
-from labsched.recording import Arrival
+from labsched.log.files import json_object
+from labsched.replay.recording import Arrival
 from labsched.vllm import reader
 
 NAME = "timeline.html"

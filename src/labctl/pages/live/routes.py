@@ -16,7 +16,7 @@ from typing import Any, Literal, TypedDict
 from labctl.pages.live.tail import StepLogTail
 from labkit.evidence.names import LetterNames
 from labkit.evidence.steplog import REPLICA, run_folders
-from labsched.steplog import parse_step_line
+from labsched.log.steplog import parse_step_line
 
 KEPT = 200  # decisions that a page gets when it connects
 LITTLE = 0.5  # of the expected tokens: if a server finds fewer, its router is wrong about it

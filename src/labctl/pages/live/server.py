@@ -30,7 +30,7 @@ from labctl.pages.live.whatif import WhatIf
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labsched.lines import MODEL
+from labsched.log.lines import MODEL
 from labsched.vllm import reader
 
 MAX_BODY = 256 * 2**10

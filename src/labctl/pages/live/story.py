@@ -16,7 +16,7 @@ from labkit import disk
 from labkit.errors import LabError
 from labkit.evidence.names import LetterNames, Numbered
 from labkit.evidence.steplog import REPLICA, refusal_reason, run_folders, shortage_in_words
-from labsched.files import json_object
+from labsched.log.files import json_object
 from labsched.step import NOT_RECORDED
 from labsched.vllm import reader
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from labsched.files import open_to_read
-from labsched.steplog import parse_step_line
+from labsched.log.files import open_to_read
+from labsched.log.steplog import parse_step_line
 
 RECENT_BYTES = 2 * 2**20  # of each log: for a page that comes later, and at most at a time
 

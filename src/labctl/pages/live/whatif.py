@@ -11,12 +11,12 @@ from labctl.pages.live.events import WhatIfEvent
 from labctl.pages.live.lines import Instance, Line
 from labctl.pages.live.parting import differing_requests, side_of_parting
 from labkit.errors import LabError
-from labsched.files import open_to_read
-from labsched.follow import Follower, StepPair
-from labsched.lines import MODEL
-from labsched.recording import SchedulerSettings, settings_of
-from labsched.replay import change_settings
-from labsched.steplog import REQUEST, SCHEDULER, parse_any_line
+from labsched.log.files import open_to_read
+from labsched.log.lines import MODEL
+from labsched.log.settings import SchedulerSettings
+from labsched.log.steplog import REQUEST, SCHEDULER, parse_any_line
+from labsched.replay.follow import Follower, StepPair
+from labsched.replay.player import change_settings
 
 SHARE = 0.05  # seconds of processor time a second, on average
 SPARE_S = 1.0  # the most processor time that an idle page saves up
@@ -74,7 +74,7 @@ class WhatIf:
         return steps, self._new
 
     def _settings(self, head: Line) -> SchedulerSettings:
-        settings = settings_of(head)
+        settings = SchedulerSettings.from_json(head)
         if settings.own:
             raise LabError(
                 f"{self._stack} cannot be replayed",
@@ -83,7 +83,7 @@ class WhatIf:
                 code="scheduler-not-recorded",
             )
         if settings.vllm:
-            from labsched.vllm.counted import change_vllm_settings
+            from labsched.replay.vllm_scheduler import change_vllm_settings
 
             return change_vllm_settings(settings, self._assignments)
         return change_settings(settings, self._assignments)

@@ -30,7 +30,7 @@ from labkit.client.text_model import TextModel
 from labkit.errors import LabError
 from labkit.evidence import results, stats
 from labkit.evidence.records import RequestRecord
-from labsched.slo import Slo
+from labsched.replay.slo import Slo
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from labctl.cli.trace import convert_command
 from labctl.labs import traces, workloads
 from labkit.client import dataset
 from labkit.errors import LabError
-from labsched.recording import HASH_BYTES
+from labsched.log.settings import HASH_BYTES
 
 HERE = settings(max_examples=60)
 PYTHONS_WORDS = re.compile(r"NoneType|argument|operand|iterable|object is|Error|codec|int\(\)|literal|subscript")

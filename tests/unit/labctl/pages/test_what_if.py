@@ -20,10 +20,10 @@ from labctl.pages.live.parting import find_parting
 from labctl.pages.live.story import InstanceSteps, LaneKey
 from labctl.pages.live.whatif import WhatIf
 from labkit.evidence.names import LetterNames
-from labsched import recording, replay
-from labsched.recording import Arrival, Recording
+from labsched.log.steplog import parse_any_line
+from labsched.replay import player, recording
+from labsched.replay.recording import Arrival, Recording
 from labsched.step import Step
-from labsched.steplog import parse_any_line
 
 Line = Mapping[str, Any]
 POLICIES = [
@@ -45,7 +45,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 def log_of(folder: Path, arrivals: list[Arrival]) -> Path:
     """The step log of a server that served these requests: it takes new ones between two steps."""
     folder.mkdir(exist_ok=True)
-    rows = replay.replay(Recording(SETTINGS, arrivals), SETTINGS, cost).rows
+    rows = player.replay(Recording(SETTINGS, arrivals), SETTINGS, cost).rows
 
     def received(one: Arrival) -> Arrival:
         """As the server takes it: between two steps."""
@@ -74,7 +74,7 @@ def decided(steps: Sequence[Line]) -> list[dict[str, Any]]:
 
 def predicted(log: Path, policy: Mapping[str, str]) -> list[dict[str, Any]]:
     found = recording.read_recording(log)
-    rows = replay.replay(found, replay.change_settings(found.settings, dict(policy))).rows
+    rows = player.replay(found, player.change_settings(found.settings, dict(policy))).rows
     return [row.decides for row in rows]
 
 

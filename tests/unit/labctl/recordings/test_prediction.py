@@ -15,8 +15,8 @@ from recordings import SETTINGS, cost, made_up_recording
 from labctl.cli.explain import compare_command
 from labctl.recordings import prediction
 from labkit.evidence.records import Lane
-from labsched import answer, figures, replay
-from labsched.prediction import format_number, prediction_table
+from labsched.replay import answer, figures, player
+from labsched.replay.prediction import format_number, prediction_table
 
 Both = tuple[dict[str, Any], list[Lane]]
 
@@ -27,7 +27,7 @@ def both() -> Both:
     made_up = made_up_recording()
     predictor = answer.Predictor.of(made_up)
     predicted = predictor.predict({"max_num_sequences": "2"})
-    ran = replay.replay(made_up, replace(SETTINGS, words=predicted.settings.words), lambda row: 1.1 * cost(row))
+    ran = player.replay(made_up, replace(SETTINGS, words=predicted.settings.words), lambda row: 1.1 * cost(row))
     measured = figures.figures(ran.rows, ran.arrived)
     document = {
         "set": {"max_num_sequences": "2"},

@@ -27,7 +27,7 @@ from labkit.client.metrics import Snapshot
 from labkit.client.sequences import SequenceClient
 from labkit.client.text_model import TextModel
 from labkit.errors import LabError
-from labsched.slo import Slo
+from labsched.replay.slo import Slo
 
 PATIENCE_S = DEADLINE_S
 STREAMS = """

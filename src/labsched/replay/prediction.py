@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from labsched.answer import Predictor, extrapolation_in_words
-from labsched.recording import SchedulerSettings
-from labsched.steptime import HELD_UP, TERMS, TOKEN, Extrapolated
-from labsched.vllm.arguments import their_names
+from labsched.log.settings import SchedulerSettings
+from labsched.replay.answer import Predictor, extrapolation_in_words
+from labsched.replay.steptime import HELD_UP, TERMS, TOKEN, Extrapolated
+from labsched.replay.vllm_arguments import their_names
 
 TOKENS = "each token of a step beyond {:,.0f}"
 PACED = "a step takes the time of the device that pace names, whatever the recorded steps took"
@@ -143,7 +143,7 @@ def extrapolation_sentence(mark: Mapping[str, Any] | None) -> str:
 
 
 def time_remarks(model: Mapping[str, Any]) -> list[str]:
-    """The same on the model alone (:meth:`labsched.steptime.StepTime.to_json`)."""
+    """The same on the model alone (:meth:`labsched.replay.steptime.StepTime.to_json`)."""
     costs = {term: f"{cost * 1e6:,.1f}" for term, cost in model["seconds"].items()}
     if bend := model["bend_tokens"]:
         costs = {TOKENS.format(bend) if term == TERMS[TOKEN] else term: cost for term, cost in costs.items()}
@@ -164,7 +164,7 @@ def time_remarks(model: Mapping[str, Any]) -> list[str]:
 
 
 def _left_out(found: Mapping[str, Any]) -> str:
-    """A sentence on the test of the interval (:class:`labsched.steptime.LeftOut`)."""
+    """A sentence on the test of the interval (:class:`labsched.replay.steptime.LeftOut`)."""
     sizes, within = found["sizes"], found["within"]
     return (
         f"sizes of steps left out of the fit, one at a time: {sizes}; {within} took a time inside the interval of the "

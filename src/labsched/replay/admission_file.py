@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labsched import admission
 from labsched.costs import StepCosts
-from labsched.counted_time import counted_arrivals
-from labsched.slo import Slo
+from labsched.replay import admission
+from labsched.replay.counted_time import counted_arrivals
+from labsched.replay.slo import Slo
 
 FILE = "admission.py"
 
@@ -28,7 +28,7 @@ def decisions(
     With ``error``: what went wrong in the file, and in which line.
 
     Args:
-        requests, times: as :func:`labsched.counted_time.counted_arrivals` has them.
+        requests, times: as :func:`labsched.replay.counted_time.counted_arrivals` has them.
         cost: milliseconds, by the names of :class:`labsched.costs.StepCosts`.
         slo: the limits of TTFT and TPOT, in milliseconds.
     """

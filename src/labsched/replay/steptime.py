@@ -29,10 +29,9 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from labsched.contexts import Contexts
 from labsched.costs import StepCosts, StepCounts
 from labsched.errors import LabError
-from labsched.lines import RECORD
+from labsched.log.lines import RECORD
 from labsched.pace import Pace
 from labsched.step import Step
 
@@ -63,6 +62,30 @@ TOKEN = TERMS.index("a prompt token")
 Shape = tuple[int, int, bool]
 
 
+class Contexts:
+    """How many tokens of each request are in the KV cache, followed from step to step."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, int] = {}
+
+    def of(self, row: Step) -> int:
+        """The tokens whose keys and values a step reads or writes, over its batch."""
+        return sum(self.each(row))
+
+    def each(self, row: Step) -> list[int]:
+        """The same for each request of the batch."""
+        for name in row.evicted:
+            self._tokens.pop(name, None)
+        contexts = []
+        for name, tokens, found in zip(row.ids, row.tokens, row.found, strict=True):
+            before = found if name in row.joined else self._tokens.get(name, 0)
+            self._tokens[name] = before + tokens
+            contexts.append(before + tokens)
+        for name in row.ended:
+            self._tokens.pop(name, None)
+        return contexts
+
+
 class StepFeatures:
     """Counts what a step's time depends on. Call it for every step of one server, in order."""
 
@@ -86,13 +109,6 @@ class StepFeatures:
         self._prompts = counts.prompt > 0
         self._before = row
         return counts
-
-
-class LargestStep(NamedTuple):
-    """The largest batch and the most prompt tokens of a recording's steps."""
-
-    batch: int
-    prompt: int
 
 
 @dataclass(frozen=True)
@@ -220,7 +236,6 @@ class StepTime:
     noise_steps: int
     fastest: float
     slowest: float
-    largest: LargestStep
     sizes: RecordedSizes
     left_out: LeftOut
     steps: int
@@ -273,10 +288,6 @@ class StepTime:
         """By how many seconds such a step was held up, which took ``seconds``; 0.0: it was not."""
         usual = self.seconds(counts) - self.gap
         return seconds - usual if seconds > HELD_UP * usual else 0.0
-
-    def deviation(self, counts: StepCounts) -> float:
-        """The standard deviation (seconds) of a step's likeliest time, from what is known of the costs."""
-        return float(self.forms.seconds(counts)[1][0])
 
     def extrapolated(self, rows: Sequence[Step]) -> Extrapolated:
         """Return the steps whose decoding requests or prompt tokens are far from every recorded number."""

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from labsched.costs import StepCosts
-from labsched.counted_time import Latency, latencies, time_by
 from labsched.counting import CountingEngine
 from labsched.kv_budget import KVBudget
 from labsched.policy import Policy
-from labsched.recording import Arrival
-from labsched.replay import Replay
+from labsched.replay.counted_time import Latency, latencies, time_by
+from labsched.replay.player import Replay
+from labsched.replay.recording import Arrival
+from labsched.replay.slo import Slo
 from labsched.scheduler import Scheduler
-from labsched.slo import Slo
 
 ADMIT, REJECT, WAIT = "admit", "reject", "wait"
 FUNCTION = "admit"

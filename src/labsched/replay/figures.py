@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from labsched.errors import LabError
-from labsched.slo import Slo
+from labsched.replay.slo import Slo
 from labsched.step import Step
 
 Times = Mapping[str, Mapping[str, float]]  # TTFT and TPOT (ms) of each request that has it, by its name

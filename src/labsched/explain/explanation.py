@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from labsched import causes
-from labsched.causes import PARTS, ExplainedRequest
 from labsched.errors import LabError
-from labsched.findings import CACHE_MATTERS, SHORT_OF_MEMORY, Finding, RequestGroup, findings, shortage
-from labsched.prefixes import PrefixUse, prefix_use
-from labsched.recording import Recording
+from labsched.explain import causes
+from labsched.explain.causes import PARTS, ExplainedRequest
+from labsched.explain.findings import CACHE_MATTERS, SHORT_OF_MEMORY, Finding, RequestGroup, findings, shortage
+from labsched.explain.prefixes import PrefixUse, prefix_use
+from labsched.replay.recording import Recording
 from labsched.vllm.decision import NOT_READY
 
 MANY_LOST = 0.01  # share of requests without a token from which on their sentence is the first one

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from labsched.causes import (
+from labsched.explain.causes import (
     CLOSED,
     HELD,
     NO_BLOCK,
@@ -25,9 +25,10 @@ from labsched.causes import (
     PROMPTS,
     ExplainedRequest,
 )
-from labsched.prefixes import prefix_use
-from labsched.recording import Recording, SchedulerSettings
-from labsched.vllm.arguments import DTYPE, FP8, SHARE, TWO_BYTES
+from labsched.explain.prefixes import prefix_use
+from labsched.log.settings import SchedulerSettings
+from labsched.replay.recording import Recording
+from labsched.replay.vllm_arguments import DTYPE, FP8, SHARE, TWO_BYTES
 
 TOKEN_TIMES = ("TTFT", "TPOT")
 RANKS = (50, 95, 99)

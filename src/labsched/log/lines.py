@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from labsched.errors import LabError
-from labsched.files import open_to_read
-from labsched.steplog import REQUEST, SCHEDULER, parse_any_line
+from labsched.log.files import open_to_read
+from labsched.log.steplog import REQUEST, SCHEDULER, parse_any_line
 
 MODEL = "tensorrt_llm"
 RECORD = "labctl run batching records one, and so does labctl bench inflight-batching"

@@ -9,9 +9,9 @@ from typing import Any
 
 from labsched.errors import LabError
 from labsched.kv_budget import NULL_BLOCKS
-from labsched.lines import WORDS
-from labsched.recording import SchedulerSettings
-from labsched.replay import WHERE
+from labsched.log.lines import WORDS
+from labsched.log.settings import SchedulerSettings
+from labsched.replay.player import WHERE
 
 NAMES = {  # vLLM's arguments: the labs' settings that set them
     "max_num_seqs": "max_num_sequences",

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from labsched.errors import LabError
-from labsched.files import json_object, open_to_read
-from labsched.recording import Arrival, Recording, Sent
+from labsched.log.files import json_object, open_to_read
+from labsched.replay.recording import Arrival, Recording, Sent
 
 VLLM_ID = re.compile(  # vLLM's id of a request: its kind, the client's own id, the number of the prompt, vLLM's suffix
     r"(?:chatcmpl-(?P<chat>.+?)|cmpl-(?P<text>.+?)-\d+)(?:-[0-9a-f]{8})?"

@@ -10,54 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labsched.errors import LabError
-from labsched.lines import MODEL, RECORD, damage_as_error, served_lines
-from labsched.pace import Pace
+from labsched.log.lines import MODEL, RECORD, damage_as_error, served_lines
+from labsched.log.settings import SchedulerSettings
+from labsched.log.steplog import REQUEST
 from labsched.step import Step
-from labsched.steplog import REQUEST
 from labsched.vllm import reader
 
-HASH_BYTES = 3  # of each token; labserve/observe/recorder.py writes them
 CANCELLED = ("cancelled", "failed")
-
-
-@dataclass(frozen=True)
-class SchedulerSettings:
-    """The scheduler's settings: the parameters of its config.pbtxt, and the values in force."""
-
-    words: Mapping[str, str]
-    blocks: int
-    block_size: int
-    step_tokens: int
-    context: int  # tokens that the model sees
-    vocabulary: int
-    own: str = ""  # a file of the learner's with a scheduler of its own
-    recorded: Mapping[str, Any] = field(default_factory=dict)  # of a learner's own vLLM: its version and own settings
-    beyond: Sequence[str] = ()  # what that server does, but a replay of its scheduler does not
-
-    @property
-    def reuse(self) -> bool:
-        return self.words["enable_kv_cache_reuse"].lower() == "true"
-
-    @property
-    def vllm(self) -> bool:
-        return self.words.get("engine") == "vllm"
-
-    @property
-    def pace(self) -> Pace | None:
-        """The device whose times the server takes for its own (``pace``). Raises LabError: it is not known."""
-        words = self.words
-        try:
-            return Pace.of(
-                words.get("pace", ""),
-                words.get("pace_shape", ""),
-                words.get("pace_slower") or "1",
-                words.get("pace_table", ""),
-            )
-        except ValueError as error:
-            remedy = "--set pace_shape=llama-2-7b too; pace_table is the line that labctl pace measure prints"
-            raise LabError(
-                "this device cannot be predicted", str(error), remedy, code="device-unpredictable"
-            ) from error
 
 
 @dataclass(frozen=True)
@@ -291,23 +250,8 @@ def _of_vllm(result: Path, phase: str) -> Recording:
         return replace(_recording(lines, str(result)), name=name)
 
 
-def settings_of(head: Mapping[str, Any]) -> SchedulerSettings:
-    """The settings in a line SCHEDULER."""
-    return SchedulerSettings(
-        words={name: str(word) for name, word in head["words"].items()},
-        blocks=int(head["blocks"]),
-        block_size=int(head["block_size"]),
-        step_tokens=int(head["step_tokens"]),
-        context=int(head["context"]),
-        vocabulary=int(head["vocabulary"]),
-        own=str(head["own"]),
-        recorded=head.get("vllm", {}),
-        beyond=tuple(head.get("beyond", ())),
-    )
-
-
 def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
-    settings = settings_of(lines[0])
+    settings = SchedulerSettings.from_json(lines[0])
     steps = [line for line in lines if line["kind"] == "step" and not line.get("warm_up")]
     requests = [line for line in lines if line["kind"] == REQUEST and not line.get("warm_up")]
     requests.sort(key=lambda line: line["came"])

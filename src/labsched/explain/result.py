@@ -1,6 +1,6 @@
 """What the slowest requests of a result waited for, in sentences and tables: for `labctl explain` and without labctl.
 
-The sentences are `labsched.explanation`'s. Here a setting against the largest part is chosen, tried where the
+The sentences are `labsched.explain.explanation`'s. Here a setting against the largest part is chosen, tried where the
 scheduler is ours, and all is put in order.
 """
 
@@ -14,13 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from labsched import answer, causes, clients, findings, recording
-from labsched.causes import ExplainedRequest
 from labsched.errors import LabError
-from labsched.explanation import Called, Explanation, Window
-from labsched.findings import TOKEN_TIMES, Finding, RequestGroup, RequestKey, rank
-from labsched.recording import Recording
-from labsched.vllm.arguments import labs_names, their_names
+from labsched.explain import causes, findings
+from labsched.explain.causes import ExplainedRequest
+from labsched.explain.explanation import Called, Explanation, Window
+from labsched.explain.findings import TOKEN_TIMES, Finding, RequestGroup, RequestKey, rank
+from labsched.replay import answer, clients, recording
+from labsched.replay.recording import Recording
+from labsched.replay.vllm_arguments import labs_names, their_names
 
 SHORTEST_MS = 0.05  # of a part that the table shows
 HELPS = 0.95  # of a p99, or less: then a setting is worth a try
@@ -87,7 +88,7 @@ def explain_result(
         result: a folder that `labctl run` or the recorder in vLLM wrote, or one phase's file.
         phase: which of its recordings; "" for the only one, or the newest.
         start, end: numbers of seconds since the first request, or times of day; None is no limit.
-        client: what the client wrote of its requests (:func:`labsched.clients.read_clients`); None: what lies beside.
+        client: what the client wrote of its requests (:func:`clients.read_clients`); None: what lies beside.
         naming: from the recordings, what a person calls their requests.
         predicts: what tries settings on a recording of vLLM; None: none is tried there.
         tell: is told how far the trying is.

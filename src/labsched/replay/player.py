@@ -11,9 +11,10 @@ from labsched.counting import CountingEngine, KnownAnswer
 from labsched.errors import LabError
 from labsched.features import NONE, Features
 from labsched.kv_budget import KVBudget
+from labsched.log.settings import HASH_BYTES, SchedulerSettings
 from labsched.order import order
 from labsched.policy import BATCHING, GATHER_S, effective_policy, gather_s
-from labsched.recording import HASH_BYTES, Arrival, Recording, SchedulerSettings
+from labsched.replay.recording import Arrival, Recording
 from labsched.request import End, Request
 from labsched.scheduler import Scheduler
 from labsched.step import Step
@@ -119,7 +120,8 @@ class Replay:
     """Play requests through a scheduler in virtual time: the only player here.
 
     Other rules are a subclass of the scheduler, which answers one of its five questions in another way. What happens
-    to requests before they reach the scheduler is a subclass of this class (:class:`labsched.admission.GatedReplay`).
+    to requests before they reach the scheduler is a subclass of this class (:class:`GatedReplay` of
+    :mod:`labsched.replay.admission`).
 
     Args:
         scheduler: of :func:`scheduler_of`.

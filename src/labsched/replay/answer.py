@@ -10,14 +10,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from labsched.errors import LabError
-from labsched.figures import Times, figures, request_times
+from labsched.log.settings import SchedulerSettings
 from labsched.own import FILE, scheduler_beside
-from labsched.recording import Arrival, Recording, SchedulerSettings
-from labsched.replay import ReplayResult, StepSeconds, change_settings, ended_by_text, replay
+from labsched.replay.figures import Times, figures, request_times
+from labsched.replay.player import ReplayResult, StepSeconds, change_settings, ended_by_text, replay
+from labsched.replay.recording import Arrival, Recording
+from labsched.replay.slo import Slo
+from labsched.replay.steptime import (
+    DEVIATIONS,
+    Extrapolated,
+    Paced,
+    Speeds,
+    StepTime,
+    Timed,
+    nearest_size,
+    require_steps,
+)
 from labsched.scheduler import Scheduler
-from labsched.slo import Slo
 from labsched.step import Step
-from labsched.steptime import DEVIATIONS, Extrapolated, Paced, Speeds, StepTime, Timed, nearest_size, require_steps
 
 ENOUGH = 0.99  # share of requests that must be within the limits
 MOST_REPLICAS = 64
@@ -85,8 +95,8 @@ class Predictor:
 
     Args:
         in_flight: as :class:`Replay` has it.
-        replayed: :func:`labsched.replay.replay`, or another with its arguments.
-        changed: :func:`labsched.replay.change_settings`, or another with its arguments.
+        replayed: :func:`labsched.replay.player.replay`, or another with its arguments.
+        changed: :func:`labsched.replay.player.change_settings`, or another with its arguments.
         strict: refuse steps that are far from every recorded size, instead of marking them.
         tell: is told what is tried.
     """
@@ -112,7 +122,7 @@ class Predictor:
         tell: Callable[[str], None] = lambda _: None,
     ) -> Predictor:
         """With a model fitted on the recording. Raises LabError: it has no step."""
-        from labsched.fitting import fit
+        from labsched.replay.fitting import fit
 
         model = fit(recording.rows, least=1)  # with `pace` its costs are not needed
         return cls(recording, model, in_flight, slo, replayed, strict, changed, tell)

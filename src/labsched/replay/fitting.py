@@ -1,4 +1,4 @@
-"""The fit of a model of a step's time on recorded steps (``labsched.steptime`` says what it is made of).
+"""The fit of a model of a step's time on recorded steps (``labsched.replay.steptime`` says what it is made of).
 
 The form is looked for on a grid: a bend at one of many sizes or none, and a floor of steps with prompts or none. With
 each of them the costs are a problem of least squares. A size counts once, however many of its steps were recorded. A
@@ -21,20 +21,18 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from labsched.contexts import Contexts
 from labsched.costs import StepCosts, StepCounts
 from labsched.errors import LabError
-from labsched.lines import RECORD
+from labsched.log.lines import RECORD
 from labsched.pace import counts_of
-from labsched.step import Step
-from labsched.steptime import (
+from labsched.replay.steptime import (
     DEVIATIONS,
     HELD_UP,
     LEAST,
     ROUND,
     TOKEN,
+    Contexts,
     Forms,
-    LargestStep,
     LeftOut,
     RecordedSizes,
     Shape,
@@ -45,6 +43,7 @@ from labsched.steptime import (
     require_steps,
     shape_of,
 )
+from labsched.step import Step
 
 PARTS = 10  # of a recording, whose speeds are compared
 LEAST_PART = 5  # steps of such a part
@@ -105,7 +104,6 @@ def fit(*recorded: Sequence[Step], least: int = LEAST) -> StepTime:
         noise_steps=noise_steps,
         fastest=min(speeds),
         slowest=max(speeds),
-        largest=LargestStep(max(row.batch for row in rows), max(step.prompt for step in counts)),
         sizes=RecordedSizes.of(counts),
         left_out=left_out,
         steps=len(rows),

@@ -14,7 +14,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from labsched.files import json_object
+from labsched.log.files import json_object
 
 VERSION = 2
 MOST_BYTES = 32 * 2**20  # of a file; there is one before it

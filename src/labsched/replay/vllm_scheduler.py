@@ -20,13 +20,14 @@ from typing import Any
 
 from labsched.errors import BadInput, LabError
 from labsched.kv_budget import NULL_BLOCKS
+from labsched.log.settings import SchedulerSettings
 from labsched.plan import Because
 from labsched.policy import BATCHING, gather_s
-from labsched.recording import Recording, SchedulerSettings
-from labsched.replay import WHERE, Replay, ReplayResult, StepSeconds, changed_words
+from labsched.replay.player import WHERE, Replay, ReplayResult, StepSeconds, changed_words
+from labsched.replay.recording import Recording
+from labsched.replay.vllm_arguments import CACHE, own_arguments
 from labsched.request import End, Request
 from labsched.step import MOST_NAMED, Step
-from labsched.vllm.arguments import CACHE, own_arguments
 from labsched.vllm.decision import Decision, decision, queue
 from labsched.vllm.gate import Gate
 from labsched.vllm.recorder import recording_class
@@ -46,8 +47,9 @@ QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFL
 
 
 def change_vllm_settings(settings: SchedulerSettings, assignments: Mapping[str, str]) -> SchedulerSettings:
-    """As :func:`labsched.replay.change_settings`. Raises LabError also where vLLM would refuse the settings, or does
-    more.
+    """As :func:`labsched.replay.player.change_settings`.
+
+    Raises LabError also where vLLM would refuse the settings, or does more.
     """
     if settings.beyond:
         raise LabError(
@@ -81,7 +83,7 @@ def change_vllm_settings(settings: SchedulerSettings, assignments: Mapping[str, 
 def replay_vllm(
     recording: Recording, settings: SchedulerSettings, seconds: StepSeconds | None = None, in_flight: int = 0
 ) -> ReplayResult:
-    """As :func:`labsched.replay.replay`, by vLLM's scheduler."""
+    """As :func:`labsched.replay.player.replay`, by vLLM's scheduler."""
     scheduler: Any = CountedVllm(settings)
     gather = gather_s(lambda name: settings.words.get(name, ""))
     done = Replay(scheduler, recording.arrivals, seconds, in_flight, gather_s=gather)
@@ -89,7 +91,7 @@ def replay_vllm(
 
 
 class CountedVllm:
-    """vLLM's scheduler with these settings, as a replay drives the labs' own (:class:`labsched.replay.Replay`).
+    """vLLM's scheduler with these settings, as a replay drives the labs' own (:class:`labsched.replay.player.Replay`).
 
     A request's `sampling` holds the answer that the model will give.
 

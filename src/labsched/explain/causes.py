@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labsched.errors import LabError
-from labsched.recording import Arrival, Recording, Sent
+from labsched.replay.recording import Arrival, Recording, Sent
+from labsched.replay.steptime import HELD_UP, StepFeatures, StepTime
 from labsched.step import NOT_RECORDED, Step
-from labsched.steptime import HELD_UP, StepFeatures, StepTime
 from labsched.vllm.decision import NOT_READY
 
 LATE, WAY, DELIVERY = "client late", "client to server", "back to the client"
@@ -329,7 +329,7 @@ class _Share:
     """The parts of a step's time, by the model of the recording."""
 
     def __init__(self, rows: Sequence[Step]) -> None:
-        from labsched.fitting import fit
+        from labsched.replay.fitting import fit
 
         self._features = StepFeatures()
         self._model: StepTime | None

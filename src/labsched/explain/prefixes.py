@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from labsched.causes import ExplainedRequest
-from labsched.recording import HASH_BYTES, SchedulerSettings
+from labsched.explain.causes import ExplainedRequest
+from labsched.log.settings import HASH_BYTES, SchedulerSettings
 
 
 @dataclass(frozen=True)

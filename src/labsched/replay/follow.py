@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from labsched.recording import CANCELLED, Arrival, SchedulerSettings
-from labsched.replay import Replay, scheduler_of
+from labsched.log.settings import SchedulerSettings
+from labsched.log.steplog import REQUEST
+from labsched.replay.player import Replay, scheduler_of
+from labsched.replay.recording import CANCELLED, Arrival
 from labsched.step import Step
-from labsched.steplog import REQUEST
 
 Line = Mapping[str, Any]
 STEP_S = 0.001  # between two steps of the replay at whose place the server has none
@@ -43,7 +44,7 @@ class _Period:
 
 
 class Follower:
-    """Follows one instance. ``settings``: of the replay (:func:`labsched.replay.change_settings`).
+    """Follows one instance. ``settings``: of the replay (:func:`labsched.replay.player.change_settings`).
 
     ``whole``: the lines begin where the model was loaded, else the replay begins when the server is idle.
     """

@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from labsched.costs import StepCosts, StepCounts
-from labsched.recording import Arrival, SchedulerSettings
-from labsched.replay import Replay, StepSeconds, scheduler_of
-from labsched.slo import Slo
+from labsched.log.settings import SchedulerSettings
+from labsched.replay.player import Replay, StepSeconds, scheduler_of
+from labsched.replay.recording import Arrival
+from labsched.replay.slo import Slo
 from labsched.step import Step
 
 BLOCK_SIZE = 32
