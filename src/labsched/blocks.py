@@ -71,11 +71,6 @@ class Blocks:
         """Blocks that sequences hold, each counted once."""
         return self._held
 
-    @property
-    def kept(self) -> int:
-        """Blocks that no sequence holds, and that a prompt may still find."""
-        return len(self._idle)
-
     def of(self, owner: object) -> tuple[list[Block], Block | None]:
         """The blocks of a sequence, and the last of them where it will write into it and others hold it too."""
         table = self._tables[owner]

@@ -12,14 +12,11 @@ class Slots:
         self._free = list(range(count))
         self._slot: dict[object, int] = {}
 
-    def take(self, key: object, name: object = None) -> int:
-        """Give `key` the lowest free slot; -1 if none is free. It is shown by its `name`, or else by the key."""
-        if not self._free:
-            return -1
-        slot = heapq.heappop(self._free)
-        self.names[slot] = str(key if name is None else name)
-        self._slot[key] = slot
-        return slot
+    def take(self, key: object, name: object = None) -> None:
+        """Give `key` the lowest free slot, if there is one. It is shown by its `name`, or else by the key."""
+        if self._free:
+            slot = self._slot[key] = heapq.heappop(self._free)
+            self.names[slot] = str(key if name is None else name)
 
     def places(self, keys: Sequence[object]) -> list[int]:
         """The slot of each key, or -1."""

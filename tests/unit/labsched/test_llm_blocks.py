@@ -35,7 +35,7 @@ def test_a_beginning_that_others_hold_costs_no_memory_and_one_that_nobody_holds_
     while not of.idle:
         of.step()
     assert of.memory.blocks is not None
-    assert of.blocks_used == 0 < of.memory.blocks.kept
+    assert of.blocks_used == 0 and of.memory.blocks.find(prompt)[1] == 16
     third, fourth = Request("c", [*prompt, 22], 7), Request("d", list(range(30, 47)), 7)
     of.submit(third)
     of.submit(fourth)  # what is kept is not free twice
