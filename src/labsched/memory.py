@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from labsched.blocks import Block, Blocks
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
-from labsched.plan import Shares, draft_of, in_engine_order
+from labsched.plan import Shares, copy_of, in_engine_order
 from labsched.policy import Policy
 from labsched.request import Request
 
@@ -30,15 +30,15 @@ class Memory:
         self._next = 1 + features.num_assistant_tokens  # tokens of its next step
         self._joins = itertools.count(1)
         self.leaving: list[Request] = []  # dropped, and in memory until the engine has computed one more step
-        self._joining: dict[Request, tuple[int, int]] = {}  # in a draft only: blocks they add, tokens they find
-        self._beside: set[Block] = set()  # in a draft only: the blocks that these will hold
-        self._ending: list[Request] = []  # in a draft only
+        self._joining: dict[Request, tuple[int, int]] = {}  # in a copy only: blocks they add, tokens they find
+        self._beside: set[Block] = set()  # in a copy only: the blocks that these will hold
+        self._ending: list[Request] = []  # in a copy only
 
-    def draft(self) -> "Memory":
+    def copy(self) -> "Memory":
         """A copy of the account for a plan: requests that join or end there change nothing here."""
-        draft = draft_of(self)
-        draft._joining, draft._beside, draft._ending = {}, set(), []
-        return draft
+        copy = copy_of(self)
+        copy._joining, copy._beside, copy._ending = {}, set(), []
+        return copy
 
     def claim(self, request: Request) -> int:
         """The blocks that a running request counts for by itself: all it can ever need, or what its next step needs."""
@@ -97,13 +97,13 @@ class Memory:
         return request.left
 
     def plan_to_join(self, request: Request) -> None:
-        """In a draft: count a request that waits as one that has joined."""
+        """In a copy: count a request that waits as one that has joined."""
         need, found, cached = self._look_up(request)
         self._joining[request] = need, cached
         self._beside.update(found)
 
     def plan_to_end(self, request: Request) -> None:
-        """In a draft: count the memory of a request as free."""
+        """In a copy: count the memory of a request as free."""
         self._ending.append(request)
 
     def join(self, request: Request) -> None:

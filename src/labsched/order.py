@@ -26,12 +26,12 @@ class Order:
         order.overtaken = defaultdict(int)
         return order
 
-    def draft(self: Kind) -> Kind:
+    def copy(self: Kind) -> Kind:
         """A copy for a plan: changes to it do not change this order."""
-        draft = self.__class__.__new__(self.__class__)
+        copy = self.__class__.__new__(self.__class__)
         for name, value in vars(self).items():
-            vars(draft)[name] = value.copy() if name in self.NOTES else deepcopy(value)
-        return draft
+            vars(copy)[name] = value.copy() if name in self.NOTES else deepcopy(value)
+        return copy
 
     def arrived(self, request: Request, waiting: Sequence[Request]) -> None:
         """A request has arrived; `waiting` are the requests that waited before it."""

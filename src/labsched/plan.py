@@ -13,7 +13,7 @@ from labsched.errors import Refusal
 from labsched.request import Request
 from labsched.step import MOST_NAMED
 
-Account = TypeVar("Account")
+Copied = TypeVar("Copied")
 
 
 class Because(NamedTuple):
@@ -73,11 +73,11 @@ def waiting_fields(waiting: Sequence[Request], because: Because) -> dict[str, An
     }
 
 
-def draft_of(account: Account) -> Account:
+def copy_of(state: Copied) -> Copied:
     """A new object with the same attributes, for a plan to change (`copy.copy` takes five times as long)."""
-    draft = object.__new__(type(account))
-    vars(draft).update(vars(account))
-    return draft
+    copy = object.__new__(type(state))
+    vars(copy).update(vars(state))
+    return copy
 
 
 def in_engine_order(requests: Iterable[Request]) -> list[Request]:

@@ -73,7 +73,7 @@ class Request:
         self.name = self.name or self.id
 
     def __deepcopy__(self, _: Any) -> "Request":
-        return self  # the draft of an order is about the same requests
+        return self  # the copy of an order is about the same requests
 
     @property
     def ids(self) -> list[int]:

@@ -16,7 +16,7 @@ from labsched.kv_budget import KVBudget
 from labsched.memory import Memory
 from labsched.order import Order
 from labsched.pace import Pace
-from labsched.plan import Because, Shares, StepPlan, draft_of, share_out
+from labsched.plan import Because, Shares, StepPlan, copy_of, share_out
 from labsched.policy import Policy
 from labsched.request import End, Request
 from labsched.slots import Slots
@@ -31,9 +31,9 @@ class Scheduler:
 
     Each plan asks five questions, which a subclass may answer in another way (see ``own.py``): how many requests may
     join (`places`), in which order (`line`), how much memory stays free (`reserve`), which request is preempted
-    (`victim`), and how many tokens of the step each prompt gets (`share`). They are asked of a draft: a copy of the
-    scheduler, on which the plan's decisions so far have been made.
-    A plan may be made several times before it is carried out, so an answer must change nothing.
+    (`victim`), and how many tokens of the step each prompt gets (`share`). They are asked of a copy of the
+    scheduler, on which the plan's decisions so far have been made. A plan may be made several times before it is
+    carried out, so an answer must change nothing.
     """
 
     # What the server's loop asks, where vLLM's scheduler has another answer: the steps that are decided and whose
@@ -148,19 +148,19 @@ class Scheduler:
     # -- the decision -------------------------------------------------------------------------------------------------
 
     def plan(self) -> StepPlan:
-        """Decide about the next step, on a draft: the scheduler itself is as it was."""
-        draft = draft_of(self)
-        draft.running, draft.waiting, draft.memory = list(self.running), deque(self.waiting), self.memory.draft()
+        """Decide about the next step, on a copy: the scheduler itself is as it was."""
+        copy = copy_of(self)
+        copy.running, copy.waiting, copy.memory = list(self.running), deque(self.waiting), self.memory.copy()
         admitted: list[Request] = []
-        victims, because = draft._preempt()
+        victims, because = copy._preempt()
         if victims:  # the first of them would be admitted again: not in the same step
-            line = draft.line()
+            line = copy.line()
         else:
-            admitted, line, because = draft._admit()
-        return StepPlan(victims, admitted, draft.running, line, draft._shares(), because)
+            admitted, line, because = copy._admit()
+        return StepPlan(victims, admitted, copy.running, line, copy._shares(), because)
 
     def _preempt(self) -> tuple[list[Request], Because]:
-        """On a draft: preempt one request after the other until the rest has room for its next tokens."""
+        """On a copy: preempt one request after the other until the rest has room for its next tokens."""
         victims: list[Request] = []
         before = used = self.blocks_used
         while len(self.running) > 1 and used > self.kv.blocks:
@@ -179,7 +179,7 @@ class Scheduler:
         return (free or resumable or [request])[0]
 
     def _admit(self) -> tuple[list[Request], list[Request], Because]:
-        """On a draft: admit requests in their order.
+        """On a copy: admit requests in their order.
 
         Returns the admitted requests, the others in their order, and why the first of the others is not admitted.
         """
@@ -192,7 +192,7 @@ class Scheduler:
             if because.why:
                 return admitted, line, because
             if not admitted:
-                self.order = self.order.draft()
+                self.order = self.order.copy()
             self.waiting.remove(request)
             self.running.append(request)
             self.memory.plan_to_join(request)

@@ -63,7 +63,7 @@ MUTANTS = [
         "self.running)]",
     ),
     Mutant("scheduler", "preempts and admits in one step", _SCHEDULER, "        if victims:", "        if False:"),
-    Mutant("scheduler", "a plan changes the order", _SCHEDULER, "self.order = self.order.draft()", "pass"),
+    Mutant("scheduler", "a plan changes the order", _SCHEDULER, "self.order = self.order.copy()", "pass"),
     Mutant(
         "scheduler", "a prompt may fill no step", _SCHEDULER, "request.tokens > (room :=", "request.tokens >= (room :="
     ),

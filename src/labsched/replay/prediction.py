@@ -12,7 +12,7 @@ from labsched.replay.vllm_arguments import their_names
 
 TOKENS = "each token of a step beyond {:,.0f}"
 PACED = "a step takes the time of the device that pace names, whatever the recorded steps took"
-Record = Callable[[Extrapolated, Mapping[str, str]], str]  # a command that records such steps; "": none is known
+RecordCommand = Callable[[Extrapolated, Mapping[str, str]], str]  # a command that records such steps; "": none is known
 
 
 def no_command(_: Extrapolated, __: Mapping[str, str]) -> str:
@@ -20,7 +20,7 @@ def no_command(_: Extrapolated, __: Mapping[str, str]) -> str:
 
 
 def prediction_document(
-    predictor: Predictor, wanted: Mapping[str, str], guess: Mapping[str, float], record: Record = no_command
+    predictor: Predictor, wanted: Mapping[str, str], guess: Mapping[str, float], record: RecordCommand = no_command
 ) -> dict[str, Any]:
     """The document of `predict`. Raises LabError: these settings cannot be predicted."""
     predicted = predictor.predict(wanted)
@@ -38,7 +38,7 @@ def prediction_document(
     }
 
 
-def plan_document(predictor: Predictor, rate: float, slo: str, record: Record = no_command) -> dict[str, Any]:
+def plan_document(predictor: Predictor, rate: float, slo: str, record: RecordCommand = no_command) -> dict[str, Any]:
     """The document of `plan`. Raises LabError as the predictor does."""
     answers = {
         "max_num_sequences": predictor.slots_enough(rate),
@@ -78,7 +78,7 @@ def plan_remarks(predictor: Predictor, document: Mapping[str, Any]) -> list[str]
 
 
 def extrapolation_mark(
-    predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str], record: Record = no_command
+    predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str], record: RecordCommand = no_command
 ) -> dict[str, Any] | None:
     """How many steps are extrapolated, why, and the command whose recording would have such steps; None: none is."""
     if not found.steps:

@@ -65,7 +65,7 @@ def recording_class(kind: Any, folder: str) -> Any:
     No error of a recording reaches vLLM: it ends the recording, with one line in vLLM's log.
     """
 
-    class Recording(kind):  # type: ignore[misc]
+    class RecordedScheduler(kind):  # type: ignore[misc]
         def __init__(self, *args: Any, **named: Any) -> None:
             super().__init__(*args, **named)
             self._noted: Notes | None = None
@@ -106,7 +106,7 @@ def recording_class(kind: Any, folder: str) -> Any:
             if self._noted:
                 self._noted.close()
 
-    return Recording
+    return RecordedScheduler
 
 
 def _guarded(method: Any) -> Any:

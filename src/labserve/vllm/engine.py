@@ -43,7 +43,7 @@ class VllmRequest(ServedRequest):
 
 
 @dataclass(slots=True, eq=False)
-class TextRequest(VllmRequest):
+class VllmTextRequest(VllmRequest):
     """A request of text, which asks for outputs by their names (text.py); `sampling` is vLLM's own."""
 
     prefix: str = ""  # put before the answer
@@ -107,7 +107,7 @@ class VllmScheduler:
 
         Raises BadInput for one that could never run, Refusal where vLLM refuses it.
         """
-        text = isinstance(request, TextRequest)
+        text = isinstance(request, VllmTextRequest)
         if text:  # vLLM's own limit is that of the sequence
             rest = max(0, self._settings.longest - len(request.prompt))
             request.limit = min(request.sampling.max_tokens or rest, rest)  # type: ignore[union-attr]
@@ -270,7 +270,7 @@ class VllmScheduler:
                 continue
             answer = output.outputs[0]
             tokens = list(answer.token_ids)
-            if isinstance(request, TextRequest):  # its outputs are whole: text is spelled from all of it
+            if isinstance(request, VllmTextRequest):  # its outputs are whole: text is spelled from all of it
                 request.latest, tokens = output, tokens[len(request.output) :]
             elif isinstance(request, ServedRequest) and request.scored:
                 request.scored.scores += answer.logprobs or []
@@ -312,7 +312,7 @@ def client_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
 
 def structured_outputs(request: Request) -> Any:
     """vLLM's `StructuredOutputsParams` of a request; None where its answer follows no grammar."""
-    if isinstance(request, TextRequest):
+    if isinstance(request, VllmTextRequest):
         return request.sampling.structured_outputs  # type: ignore[union-attr]
     if not isinstance(request, VllmRequest) or request.schema is None:
         return None

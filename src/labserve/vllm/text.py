@@ -13,7 +13,7 @@ from labserve.inflight.engine_driver import engine_recorder
 from labserve.inflight.engines import Setup
 from labserve.params import STRUCTURED, BadInput, Read, read_single, text
 from labserve.triton import input_reader
-from labserve.vllm.engine import TextRequest, client_errors
+from labserve.vllm.engine import VllmTextRequest, client_errors
 
 LONGEST = 2**20  # bytes of a prompt
 MORE = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens")  # if return_NAME
@@ -23,7 +23,7 @@ def drive_text(args: dict[str, str], setup: Setup) -> DriverThread:
     """A driver that serves text. `args` are those of Triton's `initialize`."""
     guard, encode = Guard(args), setup.scheduler.engine.get_tokenizer().encode
 
-    def read(source: Any, number: int) -> TextRequest:
+    def read(source: Any, number: int) -> VllmTextRequest:
         """The scheduler's request of Triton's. Raises BadInput, which names the input at fault."""
         guard.check(source)
         request = read_text_request(source, encode)
@@ -36,7 +36,7 @@ def drive_text(args: dict[str, str], setup: Setup) -> DriverThread:
     return DriverThread(guard, setup.scheduler, TextAnswers(), recorder, read, forgiving=bool(setup.own))
 
 
-def read_text_request(source: Any, encode: Callable[[str], list[int]]) -> TextRequest:
+def read_text_request(source: Any, encode: Callable[[str], list[int]]) -> VllmTextRequest:
     """The request of text in one of Triton's. Raises BadInput, which names the input at fault."""
     read = input_reader(source)
     prompt = text(read_single(read, "text_input", b""), "text_input", LONGEST)
@@ -48,7 +48,7 @@ def read_text_request(source: Any, encode: Callable[[str], list[int]]) -> TextRe
     exclude = bool(read_single(read, "exclude_input_in_output", stream))
     if stream and not exclude:
         raise BadInput("exclude_input_in_output", "it must be true when streaming")
-    request = TextRequest("", encode(prompt), 0, params, source=source, streaming=stream)
+    request = VllmTextRequest("", encode(prompt), 0, params, source=source, streaming=stream)
     request.prefix = "" if exclude else prompt
     request.more = [name for name in MORE if read_single(read, f"return_{name}", False)]
     return request
@@ -57,10 +57,10 @@ def read_text_request(source: Any, encode: Callable[[str], list[int]]) -> TextRe
 class TextAnswers(Answers):
     """Answers with text: each step's piece, or all of it."""
 
-    def stream(self, request: TextRequest, tokens: Sequence[int]) -> Sequence[Any]:
+    def stream(self, request: VllmTextRequest, tokens: Sequence[int]) -> Sequence[Any]:
         return [response(request)] if request.streaming else ()
 
-    def last(self, request: TextRequest) -> Any:
+    def last(self, request: VllmTextRequest) -> Any:
         return response(request)
 
 
@@ -112,7 +112,7 @@ def _kind(annotation: Any) -> Any:
     return next((kind for kind in (int, float, bool) if annotation in (kind, kind | None)), None)
 
 
-def response(request: TextRequest) -> Any:
+def response(request: VllmTextRequest) -> Any:
     """A response with the text since the last one, and the other outputs that were asked for."""
     answer = request.latest.outputs[0]
     piece = answer.text[request.sent :]
@@ -125,7 +125,7 @@ def response(request: TextRequest) -> Any:
     return pb_utils.InferenceResponse(tensors)
 
 
-def _more(name: str, request: TextRequest, answer: Any) -> Any:
+def _more(name: str, request: VllmTextRequest, answer: Any) -> Any:
     if name == "finish_reason":
         return _text(name, str(answer.finish_reason))
     if name == "cumulative_logprob":

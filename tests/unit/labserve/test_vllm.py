@@ -36,7 +36,7 @@ from labsched.step import Step
 from labsched.vllm.decision import StepsInFlight, decision, why_not_admitted
 from labserve.model_shape import ModelShape
 from labserve.params import BadInput
-from labserve.vllm.engine import PATIENCE_S, TextRequest, VllmScheduler
+from labserve.vllm.engine import PATIENCE_S, VllmScheduler, VllmTextRequest
 from labserve.vllm.settings import VllmSettings
 from labserve.vllm.setup import arguments_beside
 from labserve.vllm.text import json_of
@@ -270,7 +270,7 @@ def test_an_answer_that_vllm_cut_has_failed_and_did_not_stop(reason: str, end: E
 
 def test_a_text_that_is_longer_than_a_sequence_is_refused_with_its_own_numbers() -> None:
     vllm = VllmScheduler(Engine(False), settings(max_tokens_in_paged_kv_cache="320"))
-    request = TextRequest("1", [5] * 400, 0, SimpleNamespace(max_tokens=16))  # type: ignore[arg-type]
+    request = VllmTextRequest("1", [5] * 400, 0, SimpleNamespace(max_tokens=16))  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=r"^text_input: 400 prompt and 0 output tokens are more"):
         vllm.submit(request)
 
