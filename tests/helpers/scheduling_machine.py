@@ -65,7 +65,7 @@ SETTINGS = settings(
 
 
 class Written(Blocks):
-    """Blocks with what stands in them; nothing may be written to one that is not what every holder has there."""
+    """Blocks with what stands in them; what is written to one is what each holder has there, if it has anything."""
 
     def __init__(self, count: int, size: int) -> None:
         super().__init__(count, size)
@@ -81,7 +81,7 @@ class Written(Blocks):
         for n in range(before, computed):
             block = table.blocks[n // self.size]
             holders = [one for one, table in self._tables.items() if block in table.blocks and isinstance(one, Request)]
-            assert all((one.prompt + one.output)[n : n + 1] == tokens[n : n + 1] for one in holders)
+            assert all(one.ids[n : n + 1] in ([], tokens[n : n + 1]) for one in holders)
             self.slots.setdefault(block, {})[n % self.size] = tokens[n]
 
     def stands(self, owner: object, tokens: list[int], count: int) -> bool:

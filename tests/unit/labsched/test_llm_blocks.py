@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import counting_engine
+from scheduling_machine import Written
 
 from labsched.blocks import Blocks
 from labsched.counting import CountingEngine
@@ -40,6 +41,21 @@ def test_a_beginning_that_others_hold_costs_no_memory_and_one_that_nobody_holds_
     of.submit(third)
     of.submit(fourth)  # what is kept is not free twice
     assert [*of.step().ids] == ["c"] and third.found == 16 and of.blocks_used == 6
+
+
+def test_a_newcomer_fills_a_block_up_beside_one_whose_prompt_ends_in_it() -> None:
+    """The other one has no token in that place yet, and copies the block before it writes there."""
+    of = scheduler(9)
+    of.memory.blocks = Written(13, SIZE)
+    prompt = [1, 2, 3, 4, 5, 6]
+    for request in (Request("a", prompt, 1), Request("b", [*prompt, 0, 9], 3), Request("c", prompt, 3)):
+        of.submit(request)
+        if request.id == "a":
+            of.step()
+    assert [*of.step().ids] == ["b", "c"]
+    while not of.idle:
+        step = of.step()
+        assert all(of.memory.blocks.stands(one, one.ids, one.cached) for one in of.running), step
 
 
 def test_the_block_that_was_used_longest_ago_is_overwritten_first() -> None:
