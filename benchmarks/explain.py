@@ -105,7 +105,7 @@ class _Judged:
                     return found
                 whole = self.predict(assignments)
                 predictions[repr(sorted(assignments.items()))] = whole.figures, whole
-                return request_times(whole.rows, whole.arrived)
+                return request_times(whole.steps, whole.arrived)
 
         def predicts(read: Recording) -> answer.Predictor:
             return Predictor.of(read, situation.in_flight, replayed=replay_vllm, changed=change_vllm_settings)

@@ -67,6 +67,6 @@ def speed() -> dict[str, Any]:
         done = player.replay(Recording(settings, arrivals), settings, lambda row: 0.015)
         took.append(time.process_time() - began)
     middle = statistics.median(took)
-    what = f"replay of {done.rows[-1].over:.0f} s: {len(arrivals):,} requests, {len(done.rows):,} steps"
+    what = f"replay of {done.steps[-1].over:.0f} s: {len(arrivals):,} requests, {len(done.steps):,} steps"
     row = (what, f"{middle:.2f} s of processor time", f"{REPLAY_S:g} s", "yes" if middle <= REPLAY_S else "NO")
-    return {"steps": len(done.rows), "replay_s": middle, "rows": [row]}
+    return {"steps": len(done.steps), "replay_s": middle, "rows": [row]}

@@ -103,7 +103,7 @@ class Engine:
         pauses = ((1.0, 0.4), (3.0, 0.7)) if held else ()
         times: Any = Paced(settings.pace) if settings.pace else Processor(seed, pauses)
         done = self.replayed(Recording(settings, arrivals), settings, times)
-        return Recording(settings, arrivals, done.rows)
+        return Recording(settings, arrivals, done.steps)
 
 
 def run(workspace: Workspace, only: str = "") -> dict[str, Any]:
@@ -220,4 +220,4 @@ def _decided(settings: Sequence[tuple[Sequence[float], float]]) -> Counter[str]:
 
 
 def _figures(made: Recording) -> dict[str, float]:
-    return figures(made.rows, {arrival.name: arrival.at for arrival in made.arrivals})
+    return figures(made.steps, {arrival.name: arrival.at for arrival in made.arrivals})

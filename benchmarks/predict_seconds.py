@@ -170,7 +170,7 @@ def alternating(session: Session, model: str, first: Recording, jobs: Sequence[J
                     seen.measured.append(measured(server, job.sent))
                 print(f"{job.settings}: measured, round {number + 1}", flush=True)
             after = record(session, model, seed=8)
-            predictor = answer.Predictor(first, fit(before.rows, after.rows))
+            predictor = answer.Predictor(first, fit(before.steps, after.steps))
             for job, seen in group:
                 seen.predicted.append(predictor.predict(job.settings, replace(first, arrivals=job.sent)).figures)
                 seen.noise.append(predictor.model.noise)
@@ -180,7 +180,7 @@ def alternating(session: Session, model: str, first: Recording, jobs: Sequence[J
 
 def measured(server: Server, sent: Sequence[Arrival]) -> dict[str, float]:
     seen = server.play(lambda: server.timed(sent))
-    return figures.figures(seen.rows, {a.name: a.at for a in seen.arrivals})
+    return figures.figures(seen.steps, {a.name: a.at for a in seen.arrivals})
 
 
 def at_load(first: Recording, settings: Mapping[str, str], trace: Sequence[Arrival], load: float) -> Sequence[Arrival]:

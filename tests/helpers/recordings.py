@@ -50,7 +50,7 @@ def cost(row: Step) -> float:
 def made_up_recording() -> Recording:
     arrivals = some_requests()
     done = player.replay(Recording(SETTINGS, arrivals), SETTINGS, cost)
-    return Recording(SETTINGS, arrivals, done.rows, "steps-made-up.jsonl")
+    return Recording(SETTINGS, arrivals, done.steps, "steps-made-up.jsonl")
 
 
 def request(name: str, at: float, prompt: int, limit: int, tenant: str = "", priority: int = 2) -> Arrival:
@@ -127,7 +127,7 @@ def written_by_vllm(
 
     by_name = {arrival.name: arrival for arrival in every}
     gone: dict[str, str] = {}
-    for step, row in enumerate(found.rows, 1):
+    for step, row in enumerate(found.steps, 1):
         come(row.over)
         for name in [*live]:
             arrival = by_name[name]
@@ -163,7 +163,7 @@ def written(folder: Path, found: Recording) -> Path:
     s = found.settings
     lines: list[dict[str, Any]] = [{**head, "t": 0.0, "kind": "scheduler", **asdict(s)}]
     by_name = {a.name: (n, a) for n, a in enumerate(found.arrivals, 1)}
-    for number, row in enumerate(found.rows, 1):
+    for number, row in enumerate(found.steps, 1):
         over = {**head, "t": 100 + row.over}
         for name in sorted(row.ended):
             n, a = by_name[name]

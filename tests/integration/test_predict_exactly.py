@@ -47,8 +47,8 @@ def recorded(lab_server: Any, tmp_path_factory: pytest.TempPathFactory, vocabula
 
 def test_a_replay_under_the_recorded_settings_is_the_recording(recorded: recording.Recording) -> None:
     predicted = player.replay(recorded, recorded.settings)
-    assert len(recorded.rows) > 100
-    assert figures.first_difference(predicted.rows, recorded.rows) is None
+    assert len(recorded.steps) > 100
+    assert figures.first_difference(predicted.steps, recorded.steps) is None
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -61,9 +61,9 @@ def test_steps_under_settings_never_recorded_are_predicted_exactly(
     predicted = player.replay(recorded, player.change_settings(recorded.settings, words))
     server = lab_server("inflight-batching", model=MODEL, decoupled_mode=True, **chosen)
     seen = played(server, list(recorded.arrivals), tmp_path, vocabulary)
-    assert figures.first_difference(predicted.rows, seen.rows) is None
-    preempted = sum(len(row.evicted) for row in seen.rows)
-    assert len(seen.rows) > 100 and (preempted > 0) == (policy == "max_utilization")
+    assert figures.first_difference(predicted.steps, seen.steps) is None
+    preempted = sum(len(row.evicted) for row in seen.steps)
+    assert len(seen.steps) > 100 and (preempted > 0) == (policy == "max_utilization")
 
 
 @pytest.mark.night
@@ -80,4 +80,4 @@ def test_many_workloads_are_predicted_exactly(
     seen = played(
         lab_server("inflight-batching", model=MODEL, decoupled_mode=True, **chosen), sent, tmp_path, vocabulary
     )
-    assert figures.first_difference(predicted.rows, seen.rows) is None and len(seen.rows) > 25 * MANY
+    assert figures.first_difference(predicted.steps, seen.steps) is None and len(seen.steps) > 25 * MANY

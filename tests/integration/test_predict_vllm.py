@@ -58,8 +58,8 @@ def recorded(lab_server: Any, tmp_path_factory: pytest.TempPathFactory) -> recor
 def test_a_replay_under_the_recorded_settings_is_the_recording(
     recorded: recording.Recording, replayed: Callable[..., player.ReplayResult]
 ) -> None:
-    assert len(recorded.rows) > 100
-    assert figures.first_difference(replayed(recorded, recorded.settings).rows, recorded.rows) is None
+    assert len(recorded.steps) > 100
+    assert figures.first_difference(replayed(recorded, recorded.settings).steps, recorded.steps) is None
 
 
 @pytest.mark.parametrize("reuse", [True, False], ids=["prefix caching", "none"])
@@ -76,9 +76,9 @@ def test_steps_of_vllm_under_settings_never_recorded_are_predicted_exactly(
     words = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()}
     predicted = replayed(recorded, change_vllm_settings(recorded.settings, words))
     seen = played(lab_server("inflight-batching", **FIXED, **chosen), list(recorded.arrivals), tmp_path)
-    assert figures.first_difference(predicted.rows, seen.rows) is None
-    assert len(seen.rows) > 100 and any(row.evicted for row in seen.rows)
-    assert any(any(row.cached) for row in seen.rows) == reuse
+    assert figures.first_difference(predicted.steps, seen.steps) is None
+    assert len(seen.steps) > 100 and any(row.evicted for row in seen.steps)
+    assert any(any(row.cached) for row in seen.steps) == reuse
 
 
 def test_vllms_own_names_set_the_labs_settings(recorded: recording.Recording) -> None:
@@ -108,9 +108,9 @@ def test_the_gate_takes_as_many_steps_as_our_own_static_batching(
     """Where memory is not short: our scheduler admits to a static batch what fits to its end, vLLM what fits now."""
     roomy = replace(recorded.settings, blocks=1000)
     words = {**roomy.words, "gpt_model_type": "V1", "batch_scheduler_policy": "guaranteed_no_evict"}
-    gate = replayed(recorded, replace(roomy, words=words)).rows
-    ours = player.replay(recorded, replace(roomy, words={**words, "engine": "openvino"})).rows
-    inflight = replayed(recorded, roomy).rows
+    gate = replayed(recorded, replace(roomy, words=words)).steps
+    ours = player.replay(recorded, replace(roomy, words={**words, "engine": "openvino"})).steps
+    inflight = replayed(recorded, roomy).steps
     assert [computed(row) for row in gate] == [computed(row) for row in ours]
     assert len(gate) > len(inflight)
 
@@ -125,5 +125,5 @@ def test_steps_that_are_decided_ahead_are_replayed_exactly_and_give_the_same_ans
     seen = recording.read_recording(
         rerun.log_of(server.run_dir, tmp_path / "steps-played.jsonl", began, records)
     ).numbered()
-    assert figures.first_difference(replayed(seen, seen.settings).rows, seen.rows) is None
+    assert figures.first_difference(replayed(seen, seen.settings).steps, seen.steps) is None
     assert [arrival.made for arrival in seen.arrivals] == [arrival.made for arrival in arrivals]

@@ -60,10 +60,10 @@ def test_a_replay_of_requests_that_are_pinned_to_steps_is_the_recording(
         folder = tmp_path / str(seed)
         vllm.submit(vllm_traffic.pinned, words, seed, str(folder)).result()
         read = recording.read_recording(folder)
-        assert len(read.arrivals) == 40 and len(read.rows) > 50
-        assert figures.first_difference(replays.replay(read, read.settings).rows, read.rows) is None
-        preemptions += sum(len(row.evicted) for row in read.rows)
-        cached += sum(sum(row.cached) for row in read.rows)
+        assert len(read.arrivals) == 40 and len(read.steps) > 50
+        assert figures.first_difference(replays.replay(read, read.settings).steps, read.steps) is None
+        preemptions += sum(len(row.evicted) for row in read.steps)
+        cached += sum(sum(row.cached) for row in read.steps)
     assert preemptions and cached
 
 
@@ -80,7 +80,7 @@ def test_another_setting_under_vllms_name_is_as_vllm_would_have_decided(
     predicted = replays.replay(one, change_vllm_settings(one.settings, ours))
     pins = {arrival.name: arrival.after for arrival in one.arrivals}
     assert {arrival.name: arrival.after for arrival in other.arrivals} == pins, "both were pinned to the same steps"
-    assert figures.first_difference(predicted.rows, other.rows) is None
+    assert figures.first_difference(predicted.steps, other.steps) is None
 
 
 def test_explain_answers_for_such_a_folder(vllm: ProcessPoolExecutor, tmp_path: Path) -> None:

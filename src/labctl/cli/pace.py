@@ -50,7 +50,7 @@ def measure_(result: Path, phase: str, json_output: bool) -> None:
     from labsched.replay import recording
     from labsched.replay.fitting import measure_device
 
-    found = measure_device(recording.read_recording(result, phase).rows)
+    found = measure_device(recording.read_recording(result, phase).steps)
     devices = {name: Pace.of(name, SHAPE, "1") for name in DEVICES}
     shown = {name: pace for name, pace in devices.items() if pace} | {OWN: Pace(found.costs, 1.0)}
     facts = {"pace_table": found.costs.text, "steps": found.steps, "said_s": found.said_s, "took_s": found.took_s}

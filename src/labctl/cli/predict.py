@@ -297,9 +297,9 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
     ran = rerun.rerun_recording(session, predictor.recording, wanted, predictor.in_flight)
     predicted = predictor.predict(wanted, ran.sent)
     arrived = {arrival.name: arrival.at for arrival in ran.measured.arrivals}
-    measured = figures.figures(ran.measured.rows, arrived, predictor.slo)
+    measured = figures.figures(ran.measured.steps, arrived, predictor.slo)
     errors = {name: predicted.figures[name] / value - 1 for name, value in measured.items() if value}
-    parting = figures.first_difference(predicted.rows, ran.measured.rows)
+    parting = figures.first_difference(predicted.steps, ran.measured.steps)
     both = {
         **document,
         "predicted": dict(predicted.figures),
@@ -313,8 +313,8 @@ def _measure(predictor: Predictor, document: Mapping[str, Any], verbose: bool) -
         "parting": {"step": parting.step, "differs": sorted(parting.differs)} if parting else None,
     }
     lanes = [
-        prediction.prediction_lane("predicted", predicted.rows, predicted.arrived),
-        prediction.prediction_lane("measured", ran.measured.rows, arrived),
+        prediction.prediction_lane("predicted", predicted.steps, predicted.arrived),
+        prediction.prediction_lane("measured", ran.measured.steps, arrived),
     ]
     prediction.write_prediction(ran.folder, both, lanes)
     return both

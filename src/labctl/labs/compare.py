@@ -119,7 +119,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
 def _recorded(path: Path) -> dict[str, Any]:
     """A recording of a learner's own vLLM as a result. Raises LabError: it has no recording."""
     recorded = recording.read_recording(path)
-    values = figures(recorded.rows, {arrival.name: arrival.at for arrival in recorded.arrivals})
+    values = figures(recorded.steps, {arrival.name: arrival.at for arrival in recorded.arrivals})
     long = {"ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency"}
     long |= {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}
 

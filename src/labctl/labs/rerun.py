@@ -195,4 +195,4 @@ def rerun_recording(session: Session, recording: Recording, assignments: Mapping
     measured = read_recording(file).since_sent({record.id: record.start for record in records}).numbered()
     at = {a.name: a.at for a in measured.arrivals}
     arrivals = [replace(a, at=at[a.name]) for a in sent]
-    return Rerun(replace(recording, arrivals=arrivals, rows=[], way=measured.way), measured, out, left_out)
+    return Rerun(replace(recording, arrivals=arrivals, steps=[], way=measured.way), measured, out, left_out)

@@ -58,26 +58,26 @@ def _bars(axis: Any, rows: Sequence[tuple[str, list[float]]], metric: str, color
 
 def _draw_worst_second(axis: Any, recording: Recording, names: Mapping[str, str]) -> None:
     began = worst_second(recording)
-    rows = [row for row in recording.rows if row.over > began and row.began < began + SPAN_S]
+    steps = [step for step in recording.steps if step.over > began and step.began < began + SPAN_S]
     waited: dict[str, float] = {}
-    for row in rows:
-        for name in row.waiting:
-            waited[name] = waited.get(name, 0.0) + row.over - row.began
-    computed = list(dict.fromkeys(name for row in rows for name in row.ids))[:MOST_ROWS]
+    for step in steps:
+        for name in step.waiting:
+            waited[name] = waited.get(name, 0.0) + step.over - step.began
+    computed = list(dict.fromkeys(name for step in steps for name in step.ids))[:MOST_ROWS]
     longest = sorted(waited.keys() - {*computed}, key=lambda name: (-waited[name], name))[:MOST_ROWS]
     shown = [*computed, *longest]
     colors = {"p": COLORS[0], "d": COLORS[2], "": WAITS}
     for place, name in enumerate(shown):
         spans: dict[str, list[tuple[float, float]]] = {}  # when each began, and for how long
-        for row in rows:
-            if name in row.ids or name in row.waiting:
-                letter = row.phase[row.ids.index(name)] if name in row.ids else ""
-                spans.setdefault(letter, []).append((row.began, row.over - row.began))
+        for step in steps:
+            if name in step.ids or name in step.waiting:
+                letter = step.phase[step.ids.index(name)] if name in step.ids else ""
+                spans.setdefault(letter, []).append((step.began, step.over - step.began))
         for letter, some in spans.items():
             axis.broken_barh(some, (place - 0.4, 0.8), color=colors[letter], linewidth=0, snap=True)
     axis.set_yticks(range(len(shown)), [names.get(name, name) for name in shown], fontsize=7)
     axis.invert_yaxis()
-    axis.set_xlim(began, min(began + SPAN_S, max(row.over for row in rows)))
+    axis.set_xlim(began, min(began + SPAN_S, max(step.over for step in steps)))
     axis.set_xlabel("seconds since the first request", fontsize=9)
     axis.set_title("when requests waited longest", loc="left", fontsize=11)
     for letter, words in (("p", "prefill"), ("d", "decode"), ("", "waits")):
@@ -88,13 +88,13 @@ def _draw_worst_second(axis: Any, recording: Recording, names: Mapping[str, str]
 
 def worst_second(recording: Recording) -> float:
     """When the second begins (seconds since the first arrival) in which requests waited longest, taken together."""
-    best, worst, first, sum_s = recording.rows[0].began, -1.0, 0, 0.0
-    waits = [(row.over - row.began) * len(row.waiting) for row in recording.rows]
-    for last, row in enumerate(recording.rows):
+    best, worst, first, sum_s = recording.steps[0].began, -1.0, 0, 0.0
+    waits = [(step.over - step.began) * len(step.waiting) for step in recording.steps]
+    for last, step in enumerate(recording.steps):
         sum_s += waits[last]
-        while row.over - recording.rows[first].began > SPAN_S and first < last:
+        while step.over - recording.steps[first].began > SPAN_S and first < last:
             sum_s -= waits[first]
             first += 1
         if sum_s > worst:
-            best, worst = recording.rows[first].began, sum_s
+            best, worst = recording.steps[first].began, sum_s
     return best

@@ -20,15 +20,15 @@ from labsched.step import Step
 FILE, PICTURE, REPORT = "prediction.json", "prediction.png", "report.md"
 
 
-def prediction_lane(title: str, rows: Sequence[Step], arrived: Mapping[str, float]) -> Lane:
+def prediction_lane(title: str, steps: Sequence[Step], arrived: Mapping[str, float]) -> Lane:
     """What :mod:`labkit.evidence.batches` draws of a run, predicted or measured; ``arrived``: seconds, by request."""
-    ended = {name: row.over for row in rows for name in row.ended}
+    ended = {name: step.over for step in steps for name in step.ended}
     records = [
         RequestRecord(name, MODEL, "", start=start, end=ended[name], id=name)
         for name, start in arrived.items()
         if name in ended
     ]
-    return Lane(title, records, rows)
+    return Lane(title, records, steps)
 
 
 def write_prediction(out: Path, document: Mapping[str, Any], lanes: Sequence[Lane]) -> None:

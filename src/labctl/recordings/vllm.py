@@ -61,7 +61,7 @@ class VllmReplays:
     ) -> ReplayResult:
         """As :func:`labsched.replay.player.replay`; ``seconds`` goes into another process."""
         try:
-            return self._pool.submit(replay_vllm, replace(recording, rows=[]), settings, seconds, in_flight).result()
+            return self._pool.submit(replay_vllm, replace(recording, steps=[]), settings, seconds, in_flight).result()
         except BrokenProcessPool as error:
             raise LabError(
                 "vLLM's scheduler could not be replayed", "its process has ended", code="replay-ended"

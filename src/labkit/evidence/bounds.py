@@ -121,18 +121,18 @@ def fair(folder: str, seed: int) -> dict[str, Any] | None:
     return None
 
 
-def service_gap(rows: Sequence[Step], tenants: Mapping[str, str]) -> float:
+def service_gap(steps: Sequence[Step], tenants: Mapping[str, str]) -> float:
     """How far two tenants got apart in service while both waited, in counted tokens; 0 with one tenant."""
     served: dict[str, int] = defaultdict(int)
     worst = 0
     for tenant, other in itertools.combinations(sorted(set(tenants.values())), 2):
         least = most = apart = 0
-        for row in rows:
-            if not {tenant, other} <= {tenants[name] for name in row.waiting}:
+        for step in steps:
+            if not {tenant, other} <= {tenants[name] for name in step.waiting}:
                 least = most = apart = 0
                 continue
             served.clear()
-            for name, letter, tokens, made in zip(row.ids, row.phase, row.tokens, row.made, strict=True):
+            for name, letter, tokens, made in zip(step.ids, step.phase, step.tokens, step.made, strict=True):
                 served[tenants[name]] += PROMPT * tokens * (letter == "p") + ANSWER * made
             apart += served[tenant] - served[other]
             least, most = min(least, apart), max(most, apart)
@@ -152,7 +152,7 @@ def grows(folder: str, seed: int) -> dict[str, Any] | None:
                 own = _played(kind, trace, ground)
             except LabError:  # the replay is stuck
                 return SmallTrace(trace, 0, 0, STUCK)
-            lost, least = (sum(len(row.evicted) for row in rows) for rows in (own, reference))
+            lost, least = (sum(len(step.evicted) for step in steps) for steps in (own, reference))
             if lost > (most := max(MORE_PREEMPTIONS * least, least + max(SOME_PREEMPTIONS, len(trace) / 8))):
                 return SmallTrace(trace, lost, most, PREEMPTIONS)
             if len(own) > (most := max(MORE_STEPS * len(reference), len(reference) + SOME_STEPS)):

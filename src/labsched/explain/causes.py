@@ -130,8 +130,8 @@ def explain_requests(recording: Recording, sent: Mapping[str, Sent] | None = Non
         sent: by the request's name; without it a request's time begins when it comes to the server.
     """
     walk = _Walk(recording, sent or {})
-    for row, following in itertools.zip_longest(recording.rows, recording.rows[1:]):
-        walk.take(row, following)
+    for step, following in itertools.zip_longest(recording.steps, recording.steps[1:]):
+        walk.take(step, following)
     return walk.ended()
 
 
@@ -161,7 +161,7 @@ class _Walk:
         every = sorted([*recording.arrivals, *recording.pending], key=lambda arrival: arrival.at)
         self._recording, self._sent = recording, sent
         self._front = FRONT_END if recording.settings.vllm else TRITON
-        self._share = _Share(recording.rows)
+        self._share = _Share(recording.steps)
         self._coming = deque(every)
         self._order = {arrival.name: place for place, arrival in enumerate(every)}
         self._live: dict[str, _Live] = {}
@@ -169,22 +169,22 @@ class _Walk:
         self._late = 0.0  # seconds by which the queue is late, because the machine was held up
         self._over = 0.0  # when the last step was over
 
-    def take(self, row: Step, following: Step | None) -> None:
+    def take(self, step: Step, following: Step | None) -> None:
         """Account for the time until this step is over. ``following``: the next step; None: there is none."""
-        step = self._share.of(row, following)
-        self._late = self._late if row.waiting else 0.0
-        self._over = row.over
-        while self._coming and self._coming[0].at < row.over:
+        computed = self._share.of(step, following)
+        self._late = self._late if step.waiting else 0.0
+        self._over = step.over
+        while self._coming and self._coming[0].at < step.over:
             self._begin(self._coming.popleft())
         for name, request in list(self._live.items()):
             arrival = request.explained.arrival
-            if arrival.cancelled and arrival.left_at <= row.began and name not in step.place:
+            if arrival.cancelled and arrival.left_at <= step.began and name not in computed.place:
                 self._end(name)
                 continue
-            self._account(request, step)
-            if name in row.ended:
+            self._account(request, computed)
+            if name in step.ended:
                 self._end(name)
-        self._late += step.held
+        self._late += computed.held
 
     def ended(self) -> list[ExplainedRequest]:
         """All requests, when no step is left."""
@@ -220,27 +220,29 @@ class _Walk:
         explained.tpot = {part: ms / gaps for part, ms in explained.tpot.items()} if gaps > 0 else {}
         self._found.append(explained)
 
-    def _account(self, request: _Live, step: _Computed) -> None:
+    def _account(self, request: _Live, computed: _Computed) -> None:
         """Give the request's time until the end of this step to its parts."""
-        explained, arrival, row = request.explained, request.explained.arrival, step.row
-        place = step.place.get(explained.name)
-        made = 0 if place is None else row.made[place]
-        end = row.over if made or not arrival.cancelled else max(request.until, min(row.over, arrival.left_at))
+        explained, arrival, step = request.explained, request.explained.arrival, computed.step
+        place = computed.place.get(explained.name)
+        made = 0 if place is None else step.made[place]
+        end = step.over if made or not arrival.cancelled else max(request.until, min(step.over, arrival.left_at))
         since, request.until = request.until, end
         if since < arrival.received:
             before = min(end, arrival.received)
-            in_progress = max(0.0, before - max(since, row.began)) if step.was_last_before(arrival.received) else 0.0
+            in_progress = (
+                max(0.0, before - max(since, step.began)) if computed.was_last_before(arrival.received) else 0.0
+            )
             request.add(self._front, before - since - in_progress)
-            self._divide(request, step, IN_PROGRESS, in_progress)
+            self._divide(request, computed, IN_PROGRESS, in_progress)
             since = before
         if end > since or made:
             if request.behind is None:
                 request.behind = self._late
-            self._divide(request, step, self._part(request, step, place), end - since, joined=place is not None)
+            self._divide(request, computed, self._part(request, computed, place), end - since, joined=place is not None)
         if place is not None and explained.joined is None:
-            explained.joined, explained.cached = row.began, row.found[place]
+            explained.joined, explained.cached = step.began, step.found[place]
         if made:
-            self._made(request, made, row.over)
+            self._made(request, made, step.over)
 
     def _made(self, request: _Live, made: int, over: float) -> None:
         """The request has as many new tokens."""
@@ -256,27 +258,27 @@ class _Walk:
         explained.tokens += made
         request.again = False
 
-    def _part(self, request: _Live, step: _Computed, place: int | None) -> str:
+    def _part(self, request: _Live, computed: _Computed, place: int | None) -> str:
         """What the request does in this step, or waits for, once the scheduler has it."""
-        explained, row = request.explained, step.row
+        explained, step = request.explained, computed.step
         name = explained.name
-        request.again = request.again or name in row.evicted
+        request.again = request.again or name in step.evicted
         if request.again:
             return PREEMPTED
         if place is not None:
             return DECODING if explained.tokens else PREFILL
-        if name in step.why:
-            return step.why[name]
+        if name in computed.why:
+            return computed.why[name]
         if explained.joined is not None:  # it runs, and has no token in this step
-            return NO_TOKENS if sum(row.tokens) >= self._recording.settings.step_tokens else NOT_RECORDED
-        if explained.arrival.received > row.began - (row.ahead_us or 0) / 1e6:
+            return NO_TOKENS if sum(step.tokens) >= self._recording.settings.step_tokens else NOT_RECORDED
+        if explained.arrival.received > step.began - (step.ahead_us or 0) / 1e6:
             return IN_PROGRESS
-        return NOT_RECORDED if row.behind is None else row.behind
+        return NOT_RECORDED if step.behind is None else step.behind
 
-    def _divide(self, request: _Live, step: _Computed, part: str, seconds: float, joined: bool = False) -> None:
+    def _divide(self, request: _Live, computed: _Computed, part: str, seconds: float, joined: bool = False) -> None:
         """Give seconds of a step to a part, without what the machine's delay and others' prompts take of them."""
         name = request.explained.name
-        held = min(seconds, step.held)
+        held = min(seconds, computed.held)
         if not joined and request.behind:
             late = min(seconds - held, request.behind)
             request.behind -= late
@@ -285,15 +287,15 @@ class _Walk:
             request.add(HELD, held)
             seconds -= held
         if joined or part == IN_PROGRESS:
-            tokens = step.prompt_tokens - step.prompts.get(name, 0)
-            if others := seconds * min(1.0, step.token_share * tokens):
+            tokens = computed.prompt_tokens - computed.prompts.get(name, 0)
+            if others := seconds * min(1.0, computed.token_share * tokens):
                 request.add(PROMPTS, others)
-                request.blame(PROMPTS, others, step.prompts, tokens)
+                request.blame(PROMPTS, others, computed.prompts, tokens)
                 seconds -= others
-        elif part == NO_TOKENS and step.prompts:
-            request.blame(part, seconds, step.prompts, step.prompt_tokens - step.prompts.get(name, 0) or 1)
-        elif part != NOT_RECORDED and step.ones:
-            request.blame(part, seconds, step.ones, len(step.ones))
+        elif part == NO_TOKENS and computed.prompts:
+            request.blame(part, seconds, computed.prompts, computed.prompt_tokens - computed.prompts.get(name, 0) or 1)
+        elif part != NOT_RECORDED and computed.ones:
+            request.blame(part, seconds, computed.ones, len(computed.ones))
         request.add(part, seconds)
 
 
@@ -310,7 +312,7 @@ class _Computed:
         why: each request waits that the log names.
     """
 
-    row: Step
+    step: Step
     following: Step | None
     held: float
     token_share: float
@@ -322,34 +324,34 @@ class _Computed:
 
     def was_last_before(self, moment: float) -> bool:
         """Whether it is the last step that was over by then: a request that came during it had to wait for its end."""
-        return self.row.over <= moment and (self.following is None or moment < self.following.over)
+        return self.step.over <= moment and (self.following is None or moment < self.following.over)
 
 
 class _Share:
     """The parts of a step's time, by the model of the recording."""
 
-    def __init__(self, rows: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Step]) -> None:
         from labsched.replay.fitting import fit
 
         self._features = StepFeatures()
         self._model: StepTime | None
         try:
-            self._model = fit(rows)
+            self._model = fit(steps)
         except LabError:  # too few steps for a model: a step is divided by its tokens
             self._model = None
 
-    def of(self, row: Step, following: Step | None) -> _Computed:
-        counts = self._features.of(row)
-        requests = zip(row.ids, row.tokens, row.phase, strict=True)
+    def of(self, step: Step, following: Step | None) -> _Computed:
+        counts = self._features.of(step)
+        requests = zip(step.ids, step.tokens, step.phase, strict=True)
         prompts = {name: tokens for name, tokens, letter in requests if letter == "p" and tokens}
         return _Computed(
-            row=row,
+            step=step,
             following=following,
-            held=self._model.excess(counts, row.over - row.began) if self._model else 0.0,
-            token_share=self._model.prompt_token_share(counts) if self._model else 1 / max(1, sum(row.tokens)),
+            held=self._model.excess(counts, step.over - step.began) if self._model else 0.0,
+            token_share=self._model.prompt_token_share(counts) if self._model else 1 / max(1, sum(step.tokens)),
             prompts=prompts,
             prompt_tokens=sum(prompts.values()),
-            place={name: place for place, name in enumerate(row.ids)},
-            ones=dict.fromkeys(row.ids, 1),
-            why=dict(zip(row.waiting, row.whys, strict=True)),
+            place={name: place for place, name in enumerate(step.ids)},
+            ones=dict.fromkeys(step.ids, 1),
+            why=dict(zip(step.waiting, step.whys, strict=True)),
         )

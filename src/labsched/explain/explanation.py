@@ -141,7 +141,7 @@ class Explanation:
     def span_s(self) -> float:
         """From the first request to the end of the last step."""
         starts = [recording.zero if recording.wall is None else recording.wall for recording in self.recordings]
-        ends = [start + recording.rows[-1].over for start, recording in zip(starts, self.recordings, strict=True)]
+        ends = [start + recording.steps[-1].over for start, recording in zip(starts, self.recordings, strict=True)]
         return max(ends) - min(starts)
 
     # -- sentences ----------------------------------------------------------------------------------------------------

@@ -365,12 +365,12 @@ def shortage(recording: Recording) -> int:
     """The KV blocks that the requests which waited for memory lacked, in the step in which they lacked most."""
     size, most = recording.settings.block_size, 0
     tokens = {arrival.name: arrival.prompt for arrival in (*recording.arrivals, *recording.pending)}
-    for row in recording.rows:
-        waiting = [name for name, why in zip(row.waiting, row.whys, strict=True) if why == NO_BLOCK]
-        if waiting and row.kv_blocks_used is not None:
+    for step in recording.steps:
+        waiting = [name for name, why in zip(step.waiting, step.whys, strict=True) if why == NO_BLOCK]
+        if waiting and step.kv_blocks_used is not None:
             needed = sum(-(-tokens.get(name, 0) // size) for name in waiting)
-            most = max(most, needed - (recording.settings.blocks - row.kv_blocks_used))
-        for name, made in zip(row.ids, row.made, strict=True):
+            most = max(most, needed - (recording.settings.blocks - step.kv_blocks_used))
+        for name, made in zip(step.ids, step.made, strict=True):
             if name in tokens:
                 tokens[name] += made
     return most

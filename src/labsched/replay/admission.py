@@ -71,12 +71,12 @@ class GatedReplay(Replay):
     @property
     def over(self) -> bool:
         """Whether every request has ended, or is held although nothing runs and none comes any more."""
-        return super().over and (not self._held or self._asked_at == self.steps)
+        return super().over and (not self._held or self._asked_at == self.steps_over)
 
     def latencies(self) -> dict[int, Latency]:
         """Return the times of each admitted request since it came to the gate, by its place in the load."""
         admitted = [name for name in self.arrived if self._word(name) == ADMIT]
-        times = latencies(self.rows, {name: self.arrived[name] for name in admitted})
+        times = latencies(self.steps, {name: self.arrived[name] for name in admitted})
         return dict(zip(map(int, admitted), times, strict=True))
 
     def _word(self, name: str) -> str:
@@ -99,13 +99,13 @@ class GatedReplay(Replay):
                 self._held.append(arrival)
                 continue
             self.decisions[int(arrival.name)] = GateDecision(
-                self._round, word, self.now, self.steps, running + len(joining)
+                self._round, word, self.now, self.steps_over, running + len(joining)
             )
             if word == ADMIT:
                 super()._submit(arrival)
                 joining.append(arrival)
         self._round += 1
-        self._asked_at = self.steps
+        self._asked_at = self.steps_over
 
     def _state(self, arrival: Arrival, running: int, joining: Sequence[Arrival]) -> dict[str, Any]:
         """What ``decide`` is told about a request."""

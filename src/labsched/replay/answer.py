@@ -49,8 +49,8 @@ class Prediction:
     figures: Mapping[str, float]
     low: Mapping[str, float]
     high: Mapping[str, float]
-    rows: Sequence[Step]
-    arrived: Mapping[str, float]  # when each request came, in the seconds of the rows
+    steps: Sequence[Step]
+    arrived: Mapping[str, float]  # when each request came, in the seconds of the steps
     extrapolated: Extrapolated
 
 
@@ -79,11 +79,11 @@ class _UntilTooLate:
     most: int
     late: int = 0
 
-    def __call__(self, row: Step) -> float:
-        took = self.seconds(row)
-        for name, made in zip(row.ids, row.made, strict=True):
+    def __call__(self, step: Step) -> float:
+        took = self.seconds(step)
+        for name, made in zip(step.ids, step.made, strict=True):
             if made and (at := self.sent.pop(name, None)) is not None:
-                self.late += row.began + took - at > self.limit_s
+                self.late += step.began + took - at > self.limit_s
         if self.late > self.most:
             raise _TooLate
         return took
@@ -124,12 +124,12 @@ class Predictor:
         """With a model fitted on the recording. Raises LabError: it has no step."""
         from labsched.replay.fitting import fit
 
-        model = fit(recording.rows, least=1)  # with `pace` its costs are not needed
+        model = fit(recording.steps, least=1)  # with `pace` its costs are not needed
         return cls(recording, model, in_flight, slo, replayed, strict, changed, tell)
 
     def recorded(self) -> dict[str, float]:
         """The figures of the recording itself."""
-        return figures(self.recording.rows, {a.name: a.at for a in self.recording.arrivals}, self.slo)
+        return figures(self.recording.steps, {a.name: a.at for a in self.recording.arrivals}, self.slo)
 
     def predict(self, assignments: Mapping[str, str], recording: Recording | None = None) -> Prediction:
         """Predict the figures of the recording's requests, or of another recording's, under other settings.
@@ -139,24 +139,24 @@ class Predictor:
 
         Raises LabError for settings that cannot be predicted, and if strict for steps far from every recorded size.
         """
-        model, rows = self.model, self.recording.rows
+        model, steps = self.model, self.recording.steps
         speeds: Speeds | None = None
         held_up: Speeds | None = None
         if recording is None:
             recording = self.recording
-            speeds, held_up = Speeds(model, rows), Speeds(model, rows, held_up=True)
+            speeds, held_up = Speeds(model, steps), Speeds(model, steps, held_up=True)
         settings = self.changed(recording.settings, assignments)
         likeliest = self._replay(recording, settings, speeds=speeds)
         edges_of = [self._replay(recording, settings, speed, deviations, held_up) for speed, deviations in self._edges]
-        predicted, *edges = (figures(done.rows, done.arrived, self.slo) for done in (likeliest, *edges_of))
+        predicted, *edges = (figures(done.steps, done.arrived, self.slo) for done in (likeliest, *edges_of))
         return Prediction(
             settings=settings,
             figures=predicted,
             low={name: min(value, *(edge[name] for edge in edges)) for name, value in predicted.items()},
             high={name: max(value, *(edge[name] for edge in edges)) for name, value in predicted.items()},
-            rows=likeliest.rows,
+            steps=likeliest.steps,
             arrived=likeliest.arrived,
-            extrapolated=self._extrapolated(settings, likeliest.rows),
+            extrapolated=self._extrapolated(settings, likeliest.steps),
         )
 
     @property
@@ -174,13 +174,13 @@ class Predictor:
         Raises LabError as :meth:`predict` does.
         """
         settings = self.changed(self.recording.settings, assignments)
-        speeds = Speeds(self.model, self.recording.rows, held_up=edge is not None)
+        speeds = Speeds(self.model, self.recording.steps, held_up=edge is not None)
         speed, deviations = (1.0, 0.0) if edge is None else self._edges[edge]
         every: dict[str, dict[str, float]] = {}
         for number in range(replicas):
             routed = replace(self.recording, arrivals=self.recording.arrivals[number::replicas])
             done = self._replay(routed, settings, speed, deviations, speeds)
-            for metric, times in request_times(done.rows, done.arrived).items():
+            for metric, times in request_times(done.steps, done.arrived).items():
                 every[metric] = {**every.get(metric, {}), **times}
         return every
 
@@ -207,16 +207,16 @@ class Predictor:
             sent = {arrival.name: arrival.at for arrival in known}
             seconds = _UntilTooLate(seconds, sent, self.slo.ttft / 1e3, most_late)
         done = self.replayed(replace(recording, arrivals=arrivals), settings, seconds, self.in_flight)
-        return ReplayResult(done.rows, {name: at - way for name, at in done.arrived.items()})
+        return ReplayResult(done.steps, {name: at - way for name, at in done.arrived.items()})
 
-    def _extrapolated(self, settings: SchedulerSettings, rows: Sequence[Step]) -> Extrapolated:
+    def _extrapolated(self, settings: SchedulerSettings, steps: Sequence[Step]) -> Extrapolated:
         """The steps whose time is extrapolated. Raises LabError if there are any and this is strict."""
         if settings.pace:
             return Extrapolated()
-        larger = self.model.extrapolated(rows)
+        larger = self.model.extrapolated(steps)
         if self.strict and larger.steps:
             raise LabError(
-                f"{larger.steps:,} of {len(rows):,} steps cannot be timed from this recording",
+                f"{larger.steps:,} of {len(steps):,} steps cannot be timed from this recording",
                 f"they have {extrapolation_in_words(larger, self.model)}",
                 "leave out --strict to extrapolate, or record a run in which steps have such sizes",
                 code="prediction-extrapolated",
@@ -244,9 +244,9 @@ class Predictor:
                     done = self._replay(replace(self.recording, arrivals=routed), settings, most_late=most_late)
                 except _TooLate:
                     return 0.0, extrapolated
-                good = figures(done.rows, done.arrived, self.slo)["good_share"]
+                good = figures(done.steps, done.arrived, self.slo)["good_share"]
                 share += good * len(routed) / len(arrivals)
-                extrapolated |= self._extrapolated(settings, done.rows)
+                extrapolated |= self._extrapolated(settings, done.steps)
         return share, extrapolated
 
     def knee(self) -> Enough:
@@ -268,7 +268,7 @@ class Predictor:
         """Requests per second if all are there from the beginning: no rate above it can be kept up."""
         at_once = [replace(arrival.moved(0.0), follows=False) for arrival in self.recording.arrivals]
         done = self._replay(replace(self.recording, arrivals=at_once), self.recording.settings)
-        return 2 * figures(done.rows, done.arrived)["requests_per_s"]
+        return 2 * figures(done.steps, done.arrived)["requests_per_s"]
 
     def slots_enough(self, rate: float) -> Enough:
         """The smallest max_num_sequences that meets the limits at ``rate``. More slots than requests change nothing."""

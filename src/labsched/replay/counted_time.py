@@ -31,7 +31,7 @@ class Latency(NamedTuple):
 
 def time_by(cost: StepCosts) -> StepSeconds:
     """Return what a replay asks for the time of a step: what it comes to by ``cost``, in milliseconds."""
-    return lambda row: cost.seconds(StepCounts.of(row.phase, row.tokens))
+    return lambda step: cost.seconds(StepCounts.of(step.phase, step.tokens))
 
 
 def counted_arrivals(requests: Sequence[tuple[int, int]], times: Sequence[float]) -> list[Arrival]:
@@ -69,9 +69,9 @@ def replay_counted(
         vocabulary=0,
     )
     replay = Replay(scheduler_of(settings), counted_arrivals(requests, times), time_by(cost))
-    rows = replay.run()
-    begins = [row.began for row in rows]
-    return [bisect_left(begins, at) for at in times], latencies(rows, replay.arrived)
+    steps = replay.run()
+    begins = [step.began for step in steps]
+    return [bisect_left(begins, at) for at in times], latencies(steps, replay.arrived)
 
 
 def time_steps(steps: Sequence[Step], arrived: Mapping[str, float], cost: StepCosts) -> list[Step]:
@@ -81,25 +81,25 @@ def time_steps(steps: Sequence[Step], arrived: Mapping[str, float], cost: StepCo
         steps: all steps of these requests, in order, as its step log has them.
         arrived: milliseconds at which each request arrives, by its name there.
     """
-    rows, now = [], 0.0
+    timed, now = [], 0.0
     for step in steps:
         began = max(now, min(arrived[name] for name in step.ids))
         now = began + cost.seconds(StepCounts.of(step.phase, step.tokens))
-        rows.append(replace(step, began=began, over=now))
-    return rows
+        timed.append(replace(step, began=began, over=now))
+    return timed
 
 
-def latencies(rows: Sequence[Step], arrived: Mapping[str, float]) -> list[Latency]:
+def latencies(steps: Sequence[Step], arrived: Mapping[str, float]) -> list[Latency]:
     """Return how long each request took, in the order of ``arrived``.
 
     Args:
-        rows: all steps of these requests, in order.
+        steps: all steps of these requests, in order.
         arrived: milliseconds at which each request arrived, by name.
     """
     token_times: dict[str, list[float]] = {name: [] for name in arrived}
-    for row in rows:
-        for name, made in zip(row.ids, row.made, strict=True):
-            token_times[name] += [row.over] * made
+    for step in steps:
+        for name, made in zip(step.ids, step.made, strict=True):
+            token_times[name] += [step.over] * made
     found = []
     for name, tokens in token_times.items():
         gaps = len(tokens) - 1

@@ -14,14 +14,14 @@ Times = Mapping[str, Mapping[str, float]]  # TTFT and TPOT (ms) of each request 
 COUNTED = ("steps", "mean_batch", "preemptions", "recomputed_tokens", "cached_tokens")
 
 
-def figures(rows: Sequence[Step], arrived: Mapping[str, float], slo: Slo | None = None) -> dict[str, float]:
+def figures(steps: Sequence[Step], arrived: Mapping[str, float], slo: Slo | None = None) -> dict[str, float]:
     """The figures of a run by name; times from a request's arrival in the model to the end of a step, in ms.
 
     TPOT is a request's mean time per token after the first; ITL each single gap (docs/glossary.md).
 
     Args:
-        rows: every step, in order.
-        arrived: when each request arrived, in the seconds of ``rows``.
+        steps: every step, in order.
+        arrived: when each request arrived, in the seconds of ``steps``.
         slo: adds goodput, the good requests per second.
 
     Raises LabError: no request has an answer.
@@ -31,16 +31,16 @@ def figures(rows: Sequence[Step], arrived: Mapping[str, float], slo: Slo | None 
     times: dict[str, list[float]] = defaultdict(list)  # of each request's tokens
     again: set[str] = set()  # preempted requests whose tokens are computed again
     counts = dict.fromkeys(COUNTED, 0.0)
-    for row in rows:
-        again.update(row.evicted)
-        counts["preemptions"] += len(row.evicted)
-        counts["cached_tokens"] += sum(row.cached)
-        for name, letter, tokens, made in zip(row.ids, row.phase, row.tokens, row.made, strict=True):
+    for step in steps:
+        again.update(step.evicted)
+        counts["preemptions"] += len(step.evicted)
+        counts["cached_tokens"] += sum(step.cached)
+        for name, letter, tokens, made in zip(step.ids, step.phase, step.tokens, step.made, strict=True):
             if letter == "p" and name in again:
                 counts["recomputed_tokens"] += tokens
             if made:
                 again.discard(name)
-                times[name] += [row.over] * made
+                times[name] += [step.over] * made
     answered = {name: ends for name, ends in times.items() if name in arrived}
     if not answered:
         raise LabError(
@@ -49,12 +49,12 @@ def figures(rows: Sequence[Step], arrived: Mapping[str, float], slo: Slo | None 
             "record a run in which requests are answered",
             code="figures-none",
         )
-    counts["steps"] = len(rows)
-    counts["mean_batch"] = sum(row.batch for row in rows) / len(rows)
+    counts["steps"] = len(steps)
+    counts["mean_batch"] = sum(step.batch for step in steps) / len(steps)
     ttft, tpot = _times(answered, arrived).values()
     itl = [gap * 1e3 for ends in answered.values() for gap in np.diff(ends)]
     whole = [(ends[-1] - arrived[name]) * 1e3 for name, ends in answered.items()]
-    span = max(row.over for row in rows) - min(arrived[name] for name in answered)
+    span = max(step.over for step in steps) - min(arrived[name] for name in answered)
     rate = 1 / span if span > 0 else 0.0
     run = {
         **counts,
@@ -72,13 +72,13 @@ def figures(rows: Sequence[Step], arrived: Mapping[str, float], slo: Slo | None 
     return run
 
 
-def request_times(rows: Sequence[Step], arrived: Mapping[str, float]) -> Times:
+def request_times(steps: Sequence[Step], arrived: Mapping[str, float]) -> Times:
     """The TTFT and the TPOT of each request of a run. Arguments as of :func:`figures`."""
     ends: dict[str, list[float]] = {name: [] for name in arrived}
-    for row in rows:
-        for name, made in zip(row.ids, row.made, strict=True):
+    for step in steps:
+        for name, made in zip(step.ids, step.made, strict=True):
             if made and name in ends:
-                ends[name] += [row.over] * made
+                ends[name] += [step.over] * made
     return _times({name: times for name, times in ends.items() if times}, arrived)
 
 
@@ -107,8 +107,8 @@ class FirstDifference(NamedTuple):
 
 def first_difference(first: Sequence[Step], second: Sequence[Step]) -> FirstDifference | None:
     """Where two runs part; None if they are the same."""
-    for number, rows in enumerate(zip(first, second, strict=False), 1):
-        a, b = (row.decides for row in rows)
+    for number, steps in enumerate(zip(first, second, strict=False), 1):
+        a, b = (step.decides for step in steps)
         if a != b:
             return FirstDifference(number, {name: (a[name], b[name]) for name in a if a[name] != b[name]})
     if len(first) != len(second):

@@ -72,10 +72,10 @@ def fit(*recorded: Sequence[Step], least: int = LEAST) -> StepTime:
     Raises:
         LabError: there are fewer steps than ``least``.
     """
-    rows = list(itertools.chain(*recorded))
-    require_steps(len(rows), least)
+    steps = list(itertools.chain(*recorded))
+    require_steps(len(steps), least)
     counts = [step for server in recorded for step in map(StepFeatures().of, server)]
-    y = np.maximum([row.over - row.began for row in rows], 1e-6)  # the log has microseconds
+    y = np.maximum([step.over - step.began for step in steps], 1e-6)  # the log has microseconds
     samples = _Samples.of(counts, y)
     sizes, shapes = [prefill_tokens(step) for step in counts], [shape_of(step) for step in counts]
     kept = _kept(samples, shapes)
@@ -85,7 +85,7 @@ def fit(*recorded: Sequence[Step], least: int = LEAST) -> StepTime:
     size_ratios, predicted = _corrected(sizes, y, predicted, kept, TRUST_SIZE)
     shape_ratios, predicted = _corrected(shapes, y, predicted, kept, TRUST_SHAPE)
     pairs = itertools.chain.from_iterable(itertools.pairwise(server) for server in recorded)
-    gaps = [row.began - before.over for before, row in pairs if row.busy]
+    gaps = [step.began - before.over for before, step in pairs if step.busy]
     noise, noise_steps = _noise(list(itertools.compress(counts, kept)), y[kept])
     parts = [part for part in np.array_split(np.flatnonzero(kept), PARTS) if len(part) >= LEAST_PART]
     speeds = [float(y[part].sum() / predicted[part].sum()) for part in parts] or [1.0]
@@ -106,7 +106,7 @@ def fit(*recorded: Sequence[Step], least: int = LEAST) -> StepTime:
         slowest=max(speeds),
         sizes=RecordedSizes.of(counts),
         left_out=left_out,
-        steps=len(rows),
+        steps=len(steps),
         held_up_steps=int(held_up.sum()),
         held_up_s=float((y - predicted)[held_up].sum()),
     )
@@ -131,7 +131,7 @@ class Measured:
     steps: int
 
 
-def measure_device(rows: Sequence[Step]) -> Measured:
+def measure_device(steps: Sequence[Step]) -> Measured:
     """Fit the costs of the device on which these steps were recorded.
 
     With steps decided ahead, a server notices the end of a step only when it has launched the next one. Launching a
@@ -142,39 +142,39 @@ def measure_device(rows: Sequence[Step]) -> Measured:
         LabError: the recording has too few steps of decoding, or none with prompts, or lacks the engine's times.
     """
     contexts, counts, seconds = Contexts(), [], []
-    for row in rows:
-        if row.engine_us is None:
+    for step in steps:
+        if step.engine_us is None:
             raise LabError(
                 "this recording lacks the engine's own times",
                 "no engine_us is in its steps: the recorder for a vLLM of your own sees the scheduler, not the engine",
                 RECORD,
                 code="device-unmeasured",
             )
-        counts.append(counts_of(row.tokens, contexts.each(row)))
-        seconds.append(row.engine_us / 1e6)
-    prompts = ["p" in row.phase for row in rows]
+        counts.append(counts_of(step.tokens, contexts.each(step)))
+        seconds.append(step.engine_us / 1e6)
+    prompts = ["p" in step.phase for step in steps]
     near = [
         prompts[at]
-        or (rows[at].busy and at > 0 and prompts[at - 1])
-        or (at + 1 < len(rows) and rows[at + 1].busy and prompts[at + 1])
-        for at in range(len(rows))
+        or (steps[at].busy and at > 0 and prompts[at - 1])
+        or (at + 1 < len(steps) and steps[at + 1].busy and prompts[at + 1])
+        for at in range(len(steps))
     ]
     if near.count(False) < LEAST_CALM:
         raise LabError(
             "no step of decoding can be timed",
-            f"{near.count(False)} of {len(rows):,} have no prompts near, of at least {LEAST_CALM}",
+            f"{near.count(False)} of {len(steps):,} have no prompts near, of at least {LEAST_CALM}",
             RECORD,
             code="device-unmeasured",
         )
     if not any(prompts):
         raise LabError(
             "no step with prompts was recorded",
-            f"{len(rows):,} steps of decoding were",
+            f"{len(steps):,} steps of decoding were",
             RECORD,
             code="device-unmeasured",
         )
     together = []
-    for beside, run in groupby(range(len(rows)), lambda at: near[at]):
+    for beside, run in groupby(range(len(steps)), lambda at: near[at]):
         group = [*run]
         together += [group] if beside else [[at] for at in group]
     samples = _Samples.of(counts, np.maximum(seconds, 1e-6), together)
@@ -182,7 +182,7 @@ def measure_device(rows: Sequence[Step]) -> Measured:
     form, _, _ = _bent(samples, kept)
     costs, _ = _relative(samples.table(form.bend, form.prompts), samples.seconds, kept)
     found = StepCosts.of(_step_costs(costs, form.bend).text)  # with the numbers as the text rounds them
-    return Measured(found, sum(map(found.seconds, counts)), sum(seconds), len(rows))
+    return Measured(found, sum(map(found.seconds, counts)), sum(seconds), len(steps))
 
 
 # -- the bend ---------------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ class Follower:
                     yield StepPair(self._first, period.real[0], None)
                 self._periods.popleft()
                 self._empty = self._first = True
-            elif period.end is None and (self._replay.steps >= self._bound or not period.real):
+            elif period.end is None and (self._replay.steps_over >= self._bound or not period.real):
                 return
             else:
                 self._replay.advance()
@@ -129,7 +129,7 @@ class Follower:
             return  # no step has seen it
         if self._empty:
             self._empty = False
-            self._later = max(0, self._replay.steps - record["after"])
+            self._later = max(0, self._replay.steps_over - record["after"])
         name = str(record["name"])
         unique = f"{name}@{record['came']}" if name in self._replay.live else name
         arrival = Arrival.from_json(record, unique, base=-self._later)
@@ -137,7 +137,7 @@ class Follower:
         self._bound = arrival.after
 
     def _take_step(self, step: Step) -> None:
-        self._replay.rows.clear()  # rows are for figures: none is made of them
+        self._replay.steps.clear()  # they are for figures: none is made of them
         self._steps.append(step)
 
     def _replayed(self, step: Step, real: Line | None, first: bool) -> Line:

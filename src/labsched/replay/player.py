@@ -139,10 +139,10 @@ class Replay:
     in_flight: int = 0
     seen: Callable[[Step], None] | None = None
     gather_s: float = GATHER_S
-    rows: list[Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     arrived: dict[str, float] = field(default_factory=dict)  # when each request came, in this replay
     now: float = 0.0
-    steps: int = 0
+    steps_over: int = 0  # a step in which requests only wait counts too
 
     def __post_init__(self) -> None:
         self._tokens = Tokens() if self.scheduler.features.kv_cache_reuse else None
@@ -164,7 +164,7 @@ class Replay:
         """
         while not self.over:
             self.advance()
-        return self.rows
+        return self.steps
 
     def advance(self) -> None:
         """The next step, or what comes before it. Raises LabError as :meth:`run` does."""
@@ -195,7 +195,7 @@ class Replay:
         if self.in_flight:
             return len(self.live) < self.in_flight
         if self.seconds is None:
-            return arrival.after <= self.steps
+            return arrival.after <= self.steps_over
         return not (arrival.follows and self.live) and self._at(arrival) <= self.now
 
     def _at(self, arrival: Arrival) -> float:
@@ -208,7 +208,7 @@ class Replay:
         """Let time pass until the next request comes, because nothing happens before; False if none comes."""
         if first := self._coming:
             self.now = max(self.now, self._at(first))
-            self.steps = max(self.steps, first.after)
+            self.steps_over = max(self.steps_over, first.after)
         return first is not None
 
     def _receive(self) -> None:
@@ -277,7 +277,7 @@ class Replay:
 
     def _has_left(self, arrival: Arrival) -> bool:
         if self.seconds is None:
-            return arrival.left <= self.steps
+            return arrival.left <= self.steps_over
         return self.arrived[arrival.name] + arrival.left_at - arrival.at <= self.now
 
     def _end(self, name: str) -> None:
@@ -286,7 +286,7 @@ class Replay:
 
     def _step(self) -> bool:
         """One step; whether there was a batch."""
-        left = bool(self.rows) and self.rows[-1].over >= self.now
+        left = bool(self.steps) and self.steps[-1].over >= self.now
         step = self.scheduler.step()
         finished = step.finished
         if step.batch:
@@ -297,10 +297,10 @@ class Replay:
             step.over = self.now
             step.requests, step.finished = [], []
             step.engine_us = step.ahead_us = None  # nothing is computed
-            self.rows.append(step)
+            self.steps.append(step)
             if self.seen:
                 self.seen(step)
-        self.steps += bool(step.batch or step.waiting)
+        self.steps_over += bool(step.batch or step.waiting)
         for request in finished:
             if request.end is End.FAILED:
                 raise LabError(
@@ -355,7 +355,7 @@ class Tokens:
 class ReplayResult:
     """A replay that has ended: its steps, and when each request came."""
 
-    rows: list[Step]
+    steps: list[Step]
     arrived: dict[str, float]
 
 

@@ -98,7 +98,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Recording:
-    """The recording of one model instance. ``rows`` is empty if a trace of another format was read.
+    """The recording of one model instance. ``steps`` is empty if a trace of another format was read.
 
     ``zero``: when its time begins, in ``time.monotonic()`` seconds, and ``wall``, in seconds since the epoch. ``way``:
     seconds from a client's sending to the model, where requests count from when they are sent. ``engine``: the instance
@@ -108,7 +108,7 @@ class Recording:
 
     settings: SchedulerSettings
     arrivals: Sequence[Arrival]
-    rows: Sequence[Step] = field(default_factory=list)
+    steps: Sequence[Step] = field(default_factory=list)
     source: str = ""
     zero: float = 0.0
     way: float = 0.0
@@ -127,11 +127,11 @@ class Recording:
 
         zero = min(sent[arrival.name] for arrival in self.arrivals)
         later = self.zero - zero
-        idle = _joined_when_idle(self.rows)
+        idle = _joined_when_idle(self.steps)
         ways = [self.zero + a.at - sent[a.name] for a in self.arrivals if a.name in idle]
         arrivals = [replace(a, at=sent[a.name] - zero, left_at=a.left_at + later) for a in self.arrivals]
-        rows = [replace(row, began=row.began + later, over=row.over + later) for row in self.rows]
-        return replace(self, arrivals=arrivals, rows=rows, zero=zero, way=max(0.0, median(ways or [0.0])))
+        steps = [replace(step, began=step.began + later, over=step.over + later) for step in self.steps]
+        return replace(self, arrivals=arrivals, steps=steps, zero=zero, way=max(0.0, median(ways or [0.0])))
 
     def in_turn(self, sent: Mapping[str, Sent]) -> Recording:
         """The same recording, with the first request of each later load marked (``Arrival.follows``).
@@ -158,14 +158,14 @@ class Recording:
         def numbers(names: Iterable[str]) -> list[str]:
             return [number.get(name, name) for name in names]
 
-        rows = [row.renamed(numbers) for row in self.rows]
+        steps = [step.renamed(numbers) for step in self.steps]
         arrivals = [replace(arrival, name=number[arrival.name]) for arrival in self.arrivals]
-        return replace(self, rows=rows, arrivals=arrivals)
+        return replace(self, steps=steps, arrivals=arrivals)
 
 
-def _joined_when_idle(rows: Sequence[Step]) -> set[str]:
+def _joined_when_idle(steps: Sequence[Step]) -> set[str]:
     """The requests that no step held up: each joined the batch when the server had nothing to compute."""
-    return {name for row in rows if not row.busy for name in row.joined}
+    return {name for step in steps if not step.busy for name in step.joined}
 
 
 def phases(result: Path) -> list[Path]:
@@ -252,19 +252,19 @@ def _of_vllm(result: Path, phase: str) -> Recording:
 
 def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
     settings = SchedulerSettings.from_json(lines[0])
-    steps = [line for line in lines if line["kind"] == "step" and not line.get("warm_up")]
+    computed = [line for line in lines if line["kind"] == "step" and not line.get("warm_up")]
     requests = [line for line in lines if line["kind"] == REQUEST and not line.get("warm_up")]
     requests.sort(key=lambda line: line["came"])
-    if not requests or not steps:
+    if not requests or not computed:
         raise LabError(
             f"{source} has no recording",
             "every step and request in it is of the warm-up",
             RECORD,
             code="recording-empty",
         )
-    for before, step in itertools.pairwise(steps):
-        if not _follows(before, step, lines):
-            why = f"steps are missing before number {step['n']:,}"
+    for before, line in itertools.pairwise(computed):
+        if not _follows(before, line, lines):
+            why = f"steps are missing before number {line['n']:,}"
             raise LabError(f"{source} is cut off", why, RECORD, code="recording-cut")
     zero = min(line["arrived"] - line.get("waited", 0.0) for line in requests)
     base = min(line["after"] for line in requests)
@@ -277,8 +277,8 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
         owners.setdefault(name, []).append(unique)
         arrival = Arrival.from_json(line, unique, zero, base)
         (pending if arrival.why == reader.UNFINISHED and not arrival.made else arrivals).append(arrival)
-    rows = _rows(lines, owners, zero)
-    missing = {name for row in rows for name in row.ids} - names
+    steps = _steps(lines, owners, zero)
+    missing = {name for step in steps for name in step.ids} - names
     if missing and not lines[0].get("partial"):
         raise LabError(
             f"{source} is cut off",
@@ -290,11 +290,11 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
     if settings.recorded:  # a front end in another process had each request first
         from statistics import median
 
-        idle = _joined_when_idle(rows)
+        idle = _joined_when_idle(steps)
         ways = [a.waited for a in (*arrivals, *pending) if a.name in idle and a.waited is not None]
         way = median(ways) if ways else 0.0
     wall = zero + float(lines[0]["wall"]) if "wall" in lines[0] else None
-    return Recording(settings, arrivals, rows, source, zero, way, pending, wall, str(lines[0]["instance"]))
+    return Recording(settings, arrivals, steps, source, zero, way, pending, wall, str(lines[0]["instance"]))
 
 
 def _follows(before: Mapping[str, Any], step: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> bool:
@@ -305,28 +305,28 @@ def _follows(before: Mapping[str, Any], step: Mapping[str, Any], lines: Sequence
     return all(number in changes for number in range(before["n"] + 1, step["n"]))
 
 
-def _rows(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero: float) -> list[Step]:
+def _steps(lines: Sequence[Mapping[str, Any]], owners: dict[str, list[str]], zero: float) -> list[Step]:
     def unique(names: Iterable[str]) -> list[str]:
         return [owners[name][0] if owners.get(name) else name for name in names]
 
     reused = any(len(names) > 1 for names in owners.values())  # by a later request
-    rows: list[Step] = []
+    steps: list[Step] = []
     busy = False
     over = 0.0  # a step that was decided while another was computed begins when that one is over
     for line in lines:
         if line["kind"] not in ("step", "change") or line.get("warm_up"):
             continue
         if line["kind"] == "step":
-            row = Step.from_json(line)
+            step = Step.from_json(line)
             if reused:
-                row = row.renamed(unique)
-            row.began, row.over, row.busy, row.more = max(row.began, over) - zero, row.over - zero, busy, {}
-            rows.append(row)
-            busy = bool(row.waiting) or any(name not in row.ended for name in row.ids)
+                step = step.renamed(unique)
+            step.began, step.over, step.busy, step.more = max(step.began, over) - zero, step.over - zero, busy, {}
+            steps.append(step)
+            busy = bool(step.waiting) or any(name not in step.ended for name in step.ids)
             over = line["t"]
         else:
             busy = False
         for name in line.get("ended", {}):
             if len(owners.get(name, ())) > 1:
                 owners[name].pop(0)
-    return rows
+    return steps

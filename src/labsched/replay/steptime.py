@@ -68,20 +68,20 @@ class Contexts:
     def __init__(self) -> None:
         self._tokens: dict[str, int] = {}
 
-    def of(self, row: Step) -> int:
+    def of(self, step: Step) -> int:
         """The tokens whose keys and values a step reads or writes, over its batch."""
-        return sum(self.each(row))
+        return sum(self.each(step))
 
-    def each(self, row: Step) -> list[int]:
+    def each(self, step: Step) -> list[int]:
         """The same for each request of the batch."""
-        for name in row.evicted:
+        for name in step.evicted:
             self._tokens.pop(name, None)
         contexts = []
-        for name, tokens, found in zip(row.ids, row.tokens, row.found, strict=True):
-            before = found if name in row.joined else self._tokens.get(name, 0)
+        for name, tokens, found in zip(step.ids, step.tokens, step.found, strict=True):
+            before = found if name in step.joined else self._tokens.get(name, 0)
             self._tokens[name] = before + tokens
             contexts.append(before + tokens)
-        for name in row.ended:
+        for name in step.ended:
             self._tokens.pop(name, None)
         return contexts
 
@@ -95,19 +95,19 @@ class StepFeatures:
         self._prompts = False  # in the step before
         self._before: Step | None = None  # a replay sets when it is over after it has asked for its time
 
-    def of(self, row: Step) -> StepCounts:
-        computed, before = sum(row.tokens), self._before
-        counts = StepCounts.of(row.phase, row.tokens)
+    def of(self, step: Step) -> StepCounts:
+        computed, before = sum(step.tokens), self._before
+        counts = StepCounts.of(step.phase, step.tokens)
         counts = counts._replace(
-            context=self._contexts.of(row),
-            makes_tokens=any(row.made),
+            context=self._contexts.of(step),
+            makes_tokens=any(step.made),
             new_size=computed not in self._met,
             after_prompts=self._prompts and not counts.prompt,
-            after_pause=before is not None and row.began - before.over > PAUSE_S,
+            after_pause=before is not None and step.began - before.over > PAUSE_S,
         )
         self._met.add(computed)
         self._prompts = counts.prompt > 0
-        self._before = row
+        self._before = step
         return counts
 
 
@@ -289,11 +289,11 @@ class StepTime:
         usual = self.seconds(counts) - self.gap
         return seconds - usual if seconds > HELD_UP * usual else 0.0
 
-    def extrapolated(self, rows: Sequence[Step]) -> Extrapolated:
+    def extrapolated(self, steps: Sequence[Step]) -> Extrapolated:
         """Return the steps whose decoding requests or prompt tokens are far from every recorded number."""
         found, features = Extrapolated(), StepFeatures()
-        for row in rows:
-            counts = features.of(row)
+        for step in steps:
+            counts = features.of(step)
             decoding = counts.decoding if is_far(self.sizes.decoding, counts.decoding) else 0
             prompt = counts.prompt if is_far(self.sizes.prompt, counts.prompt) else 0
             if decoding or prompt:
@@ -348,23 +348,23 @@ class Speeds:
     fast as the model.
 
     Args:
-        model: what was fitted on ``rows``.
-        rows: every recorded step of one server, in order.
+        model: what was fitted on ``steps``.
+        steps: every recorded step of one server, in order.
         held_up: count only the steps in which the machine was held up, and take the others for as fast as the model.
     """
 
-    def __init__(self, model: StepTime, rows: Sequence[Step], held_up: bool = False) -> None:
+    def __init__(self, model: StepTime, steps: Sequence[Step], held_up: bool = False) -> None:
         self._at, self._done = [0.0], [0.0]  # a line of points: seconds of the recording, and of the model
         features = StepFeatures()
-        for row, after in zip_longest(rows, rows[1:]):
-            over = row.over + model.gap
+        for step, after in zip_longest(steps, steps[1:]):
+            over = step.over + model.gap
             if after:
                 over = after.began if after.busy else min(over, after.began)
-            idle = max(0.0, row.began - self._at[-1])
+            idle = max(0.0, step.began - self._at[-1])
             self._done.append(self._done[-1] + idle)
             self._at.append(self._at[-1] + idle)
-            counts = features.of(row)
-            if held_up and not model.excess(counts, row.over - row.began):
+            counts = features.of(step)
+            if held_up and not model.excess(counts, step.over - step.began):
                 done = over - self._at[-1]  # as fast as the model
             else:
                 done = model.seconds(counts)
@@ -401,9 +401,9 @@ class Timed:
     speeds: Speeds | None = None
     features: StepFeatures = field(default_factory=StepFeatures)
 
-    def __call__(self, row: Step) -> float:
-        seconds = self.model.seconds(self.features.of(row), self.speed, self.deviations)
-        return self.speeds.seconds(row.began, seconds) if self.speeds else seconds
+    def __call__(self, step: Step) -> float:
+        seconds = self.model.seconds(self.features.of(step), self.speed, self.deviations)
+        return self.speeds.seconds(step.began, seconds) if self.speeds else seconds
 
 
 @dataclass
@@ -414,8 +414,8 @@ class Paced:
     gap: float = 0.0  # seconds to the next step
     contexts: Contexts = field(default_factory=Contexts)
 
-    def __call__(self, row: Step) -> float:
-        return self.pace.seconds(row.tokens, self.contexts.each(row)) * self.pace.slower + self.gap
+    def __call__(self, step: Step) -> float:
+        return self.pace.seconds(step.tokens, self.contexts.each(step)) * self.pace.slower + self.gap
 
 
 def prefill_tokens(counts: StepCounts) -> int:

@@ -126,7 +126,7 @@ def test_the_gate_counts_steps_and_time_as_the_engine_does() -> None:
     assert {number: decision.after for number, decision in played.decisions.items()} == {0: 0, 1: 1, 2: 3}
     # 15: a prompt of 10. 21: a decode and a prompt of 20. 12: two decodes, with which both requests end. 20: a prompt.
     assert {number: decision.at for number, decision in played.decisions.items()} == {0: 0.0, 1: 15.0, 2: 48.0}
-    assert [row.over for row in played.rows] == [15.0, 36.0, 48.0, 68.0]
+    assert [row.over for row in played.steps] == [15.0, 36.0, 48.0, 68.0]
     assert played.latencies() == {0: (15.0, 16.5), 1: (31.0, 12.0), 2: (63.0, 0.0)}
 
 
@@ -151,7 +151,7 @@ def test_a_gate_that_holds_everything_is_asked_again_whenever_a_request_comes() 
         return "wait"
 
     played = admission.play_load(LOAD, decide)
-    assert (played.decisions, played.rows) == ({}, [])
+    assert (played.decisions, played.steps) == ({}, [])
     assert asked == [(0, 0.0), (0, 5.0), (1, 5.0), (2, 5.0)]
 
 
@@ -162,7 +162,7 @@ def test_decisions_that_were_made_elsewhere_play_again_alike() -> None:
     played = admission.play_load(LOAD, decide)
     rounds = {number: (decision.round, decision.word) for number, decision in played.decisions.items()}
     again = admission.replay_decisions(LOAD, rounds)
-    assert (again.decisions, again.rows) == (played.decisions, played.rows)
+    assert (again.decisions, again.steps) == (played.decisions, played.steps)
 
 
 def test_each_answer_to_08d_is_told_its_own_mistake(tmp_path: Path) -> None:

@@ -273,11 +273,11 @@ def test_another_budget_is_predicted_with_the_truth_inside_the_interval(recorded
     arrivals = requests(100, every=6, long=4000, rate=5.0)
     words = {**SETTINGS.words, "max_num_sequences": "32", "max_num_tokens": str(recorded)}
     settings = replace(SETTINGS, words=words, blocks=4000, step_tokens=recorded, context=8192)
-    made = Recording(settings, arrivals, player.replay(Recording(settings, arrivals), settings, Noisy(1)).rows)
+    made = Recording(settings, arrivals, player.replay(Recording(settings, arrivals), settings, Noisy(1)).steps)
     change = {"max_num_tokens": str(asked)}
     predicted = answer.Predictor.of(made).predict(change)
     runs = [player.replay(made, player.change_settings(settings, change), Noisy(seed)) for seed in (2, 3, 4)]
-    seen = [figures.figures(run.rows, run.arrived) for run in runs]
+    seen = [figures.figures(run.steps, run.arrived) for run in runs]
     for name in ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms"):
         true = [run[name] for run in seen]
         assert (1 - NOISE) * predicted.low[name] <= max(true), name

@@ -56,7 +56,7 @@ def test_the_parts_of_each_request_add_up_to_its_times(
     made = recorded(arrivals, set_to, standing_still((0.05, held)))
     sent = {a.name: Sent(a.at - 0.002, a.at - 0.003 if late else None) for a in arrivals}
     came: dict[str, list[float]] = {a.name: [] for a in arrivals}
-    for row in made.rows:
+    for row in made.steps:
         for name, count in zip(row.ids, row.made, strict=True):
             came[name] += [row.over] * count
     found = causes.explain_requests(made, sent)
@@ -85,7 +85,7 @@ def test_a_request_that_is_preempted_has_that_as_a_part() -> None:
         SETTINGS, words={**SETTINGS.words, "batch_scheduler_policy": "max_utilization"}, blocks=6, step_tokens=256
     )
     made = recorded([request(str(n), 0.0, 30, 60) for n in range(3)], tight)
-    assert sum(len(row.evicted) for row in made.rows) > 0
+    assert sum(len(row.evicted) for row in made.steps) > 0
     assert any(one.tpot.get(causes.PREEMPTED) for one in causes.explain_requests(made))
 
 
@@ -153,7 +153,7 @@ def explained_p99(folder: Path, made: Recording, late: float = 0.0) -> tuple[dic
 
 
 def p99(made: Recording) -> float:
-    return float(figures.figures(made.rows, {a.name: a.at for a in made.arrivals})["ttft_p99_ms"])
+    return float(figures.figures(made.steps, {a.name: a.at for a in made.arrivals})["ttft_p99_ms"])
 
 
 @dataclass(frozen=True)

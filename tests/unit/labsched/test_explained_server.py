@@ -59,7 +59,7 @@ def chats(count: int, every_s: float, prompt: int, limit: int, **more: Any) -> l
 
 
 def p99(made: Recording, among: Sequence[Arrival]) -> float:
-    return float(figures.figures(made.rows, {a.name: a.at for a in among})["ttft_p99_ms"])
+    return float(figures.figures(made.steps, {a.name: a.at for a in among})["ttft_p99_ms"])
 
 
 def nearest_p99(made: Recording, among: Sequence[Arrival]) -> float:
@@ -144,8 +144,8 @@ def through_a_front_end(waited: float | None) -> Recording:
 
 def test_time_before_the_scheduler_is_the_front_ends_and_no_setting_is_named(tmp_path: Path) -> None:
     made = through_a_front_end(0.4)
-    assert not any(row.waiting for row in made.rows), "nobody ever waited for a slot"
-    longest = max(row.over - row.began for row in made.rows)
+    assert not any(row.waiting for row in made.steps), "nobody ever waited for a slot"
+    longest = max(row.over - row.began for row in made.steps)
     for one in causes.explain_requests(made):
         assert 1e3 * (0.4 - longest) <= one.ttft[causes.FRONT_END] <= 400.001
         assert causes.NO_SLOT not in one.ttft and NOT_RECORDED not in one.ttft
@@ -252,7 +252,7 @@ def test_a_line_gives_no_reason_to_a_request_that_it_does_not_give_one(
     for line in waits:
         line |= {"waiting": [*line["waiting"][:1], "6"], "why": why, "queue": queue}
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    read = [one for one in recording.read_recording(path).rows if one.waiting]
+    read = [one for one in recording.read_recording(path).steps if one.waiting]
     assert len(read) == len(waits) > 0
     assert all((one.whys, one.behind) == (each, behind) for one in read)
 
@@ -268,7 +268,7 @@ def with_impatient_clients(patience_s: float) -> Recording:
     ]
     made = recorded(arrivals, vllm_settings(slots=8), linear)
     tokens = dict.fromkeys((one.name for one in arrivals), 0)
-    for one in made.rows:
+    for one in made.steps:
         for name, count in zip(one.ids, one.made, strict=True):
             tokens[name] += count
     return replace(made, arrivals=[replace(one, made=tokens[one.name]) for one in arrivals])
@@ -318,9 +318,9 @@ def test_requests_whose_end_leaves_the_server_idle_count_and_their_tpot_ends_wit
 
 def test_a_request_that_still_waits_at_the_end_of_a_recording_is_counted_and_not_replayed(tmp_path: Path) -> None:
     made = recorded(chats(12, 0.001, 20, 30), vllm_settings(slots=4), linear)
-    cut = [one for one in made.rows if one.over < made.rows[40].over]
+    cut = [one for one in made.steps if one.over < made.steps[40].over]
     begun = {name for one in cut for name in one.ids}
-    path = written_by_vllm(tmp_path, replace(made, rows=cut))
+    path = written_by_vllm(tmp_path, replace(made, steps=cut))
     read = recording.read_recording(path)
     assert len(read.arrivals) == len(begun) < 12 and len(read.arrivals) + len(read.pending) == 12
     assert f"{12 - len(begun)} still waited at the end" in sentences(tmp_path)[1]
@@ -627,7 +627,7 @@ def served_ids(made: Recording, called: str) -> Recording:
 
 
 def first_tokens(made: Recording) -> dict[str, float]:
-    return {name: one.over for one in reversed(made.rows) for name, n in zip(one.ids, one.made, strict=True) if n}
+    return {name: one.over for one in reversed(made.steps) for name, n in zip(one.ids, one.made, strict=True) if n}
 
 
 def joined(called: str, folder: Path) -> tuple[Recording, Mapping[str, Sent]]:
@@ -681,10 +681,10 @@ def test_what_vllm_bench_serve_saw_is_joined_by_number_without_its_warm_up_and_o
     arrivals = [replace(one, id=id) for one, id in zip(made.arrivals, ids, strict=True)]
     warm = [replace(request("warm", -0.5, 5, 1), id=ids[0]), replace(request("old", -0.4, 5, 1), id="cmpl-bench-x-1-0")]
     before = (("warm", -0.5, -0.45), ("old", -0.4, -0.35))
-    rows = [row([name], began, over, "p", ended={name: "length"}) for name, began, over in before] + [*made.rows]
+    rows = [row([name], began, over, "p", ended={name: "length"}) for name, began, over in before] + [*made.steps]
     late = replace(request("late", 50.0, 5, 1), id=ids[0])  # of a second run with the same prefix
     rows.append(row(["late"], 50.0, 50.1, "p", ended={"late": "length"}))
-    whole = replace(made, arrivals=[*warm, *arrivals, late], rows=rows)
+    whole = replace(made, arrivals=[*warm, *arrivals, late], steps=rows)
     first = first_tokens(made)
     (tmp_path / "bench.json").write_text(vllm_bench(made, first))
     path = written_by_vllm(tmp_path, whole)

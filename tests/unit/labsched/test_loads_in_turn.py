@@ -25,7 +25,7 @@ PAUSE = 0.25
 def two_loads(first: int, second: int, seed: int) -> Recording:
     """As it was recorded: the second load begins `PAUSE` after the end of the first."""
     one, other = some_requests(first, seed), [replace(a, name=f"b{a.name}") for a in some_requests(second, seed + 1)]
-    rows = player.replay(Recording(SETTINGS, one), SETTINGS, cost).rows
+    rows = player.replay(Recording(SETTINGS, one), SETTINGS, cost).steps
     times = {name: row.over for row in rows for name in row.ended}
     one = [replace(a, left_at=times[a.name]) for a in one]
     over = max(times.values())
@@ -48,11 +48,11 @@ def test_a_load_that_follows_meets_an_empty_server_however_long_the_first_takes(
 
     done = player.replay(recording, SETTINGS, seconds)
     arrivals = recording.arrivals
-    alone = player.replay(replace(recording, arrivals=arrivals[:first]), SETTINGS, seconds).rows
+    alone = player.replay(replace(recording, arrivals=arrivals[:first]), SETTINGS, seconds).steps
     begin = arrivals[first].at
     later = [replace(a, at=a.at - begin, follows=False) for a in arrivals[first:]]
-    rest = player.replay(replace(recording, arrivals=later), SETTINGS, seconds).rows
-    assert decisions(done.rows) == [*decisions(alone), *decisions(rest)]
+    rest = player.replay(replace(recording, arrivals=later), SETTINGS, seconds).steps
+    assert decisions(done.steps) == [*decisions(alone), *decisions(rest)]
     assert done.arrived[arrivals[first].name] == pytest.approx(alone[-1].over + PAUSE)
     gaps = [b.at - a.at for a, b in itertools.pairwise(arrivals[first:])]
     came = [done.arrived[a.name] for a in arrivals[first:]]

@@ -75,7 +75,7 @@ def test_the_server_records_every_request_and_a_replay_of_it_decides_the_same(
     assert max(line.waited for line in told) < 60  # seconds: it was stamped
     found = recording.read_recording(log)
     assert [one.limit for one in found.arrivals] == [3, 1, 5, 2, 4, 2]
-    assert figures.first_difference(player.replay(found, found.settings).rows, found.rows) is None
+    assert figures.first_difference(player.replay(found, found.settings).steps, found.steps) is None
 
 
 def changed(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
@@ -123,7 +123,7 @@ def test_a_harmed_or_foreign_recording_is_refused_by_one_error(
 
 
 def test_a_run_without_an_answer_has_no_figures(made_up: Recording) -> None:
-    rows = [replace(row, made=[0] * row.batch) for row in made_up.rows]
+    rows = [replace(row, made=[0] * row.batch) for row in made_up.steps]
     with lab_error("figures-none"):
         figures.figures(rows, {arrival.name: arrival.at for arrival in made_up.arrivals})
 
@@ -164,7 +164,7 @@ def test_a_request_that_counts_from_its_sending_waited_for_triton_too(made_up: R
     started = {a.name: a.at + 100 - 0.002 * number for number, a in enumerate(made_up.arrivals)}
     sent = replace(made_up, zero=100.0).since_sent(started)
     before, after = (
-        figures.figures(one.rows, {a.name: a.at for a in one.arrivals})["e2e_mean_ms"] for one in (made_up, sent)
+        figures.figures(one.steps, {a.name: a.at for a in one.arrivals})["e2e_mean_ms"] for one in (made_up, sent)
     )
     late = [2.0 * number for number in range(len(made_up.arrivals))]
     assert after - before == pytest.approx(sum(late) / len(late))
@@ -175,7 +175,7 @@ def test_a_prompt_in_the_cache_is_found_in_the_replay_too(made_up: Recording) ->
     prefix = bytes(range(150)) * 2  # 100 tokens
     same = [replace(a, prompt=100, prefixes=prefix, after=50 * n) for n, a in enumerate(made_up.arrivals[:3])]
     settings = player.change_settings(SETTINGS, {"enable_kv_cache_reuse": "true"})
-    rows = player.replay(Recording(SETTINGS, same), settings).rows
+    rows = player.replay(Recording(SETTINGS, same), settings).steps
     assert [sum(row.cached) for row in rows if row.joined] == [0, 96, 96]
 
 
@@ -197,12 +197,12 @@ def test_what_cannot_be_predicted_is_refused_by_name(assignments: dict[str, str]
 
 
 def test_static_batching_admits_nothing_while_a_batch_runs(made_up: Recording) -> None:
-    rows = player.replay(made_up, player.change_settings(SETTINGS, {"gpt_model_type": "V1"}), cost).rows
+    rows = player.replay(made_up, player.change_settings(SETTINGS, {"gpt_model_type": "V1"}), cost).steps
     assert all(row.joined == row.ids for row in rows if row.joined)
 
 
 def test_a_client_with_two_requests_in_flight_never_has_three(made_up: Recording) -> None:
-    rows = player.replay(made_up, SETTINGS, cost, in_flight=2).rows
+    rows = player.replay(made_up, SETTINGS, cost, in_flight=2).steps
     assert max(row.batch + len(row.waiting) for row in rows) == 2
 
 
@@ -240,7 +240,7 @@ def test_a_step_that_was_decided_ahead_begins_when_the_one_before_it_is_over(
     def ahead(line: dict[str, Any]) -> dict[str, Any]:
         return {**line, "dur": 2 * line["dur"]} if line["kind"] == "step" else line
 
-    rows = recording.read_recording(changed(written(tmp_path, made_up), ahead)).rows
+    rows = recording.read_recording(changed(written(tmp_path, made_up), ahead)).steps
     assert all(row.began >= before.over for before, row in itertools.pairwise(rows))
     assert fit(rows).gap >= 0
 
@@ -249,7 +249,7 @@ def test_a_step_that_was_decided_ahead_begins_when_the_one_before_it_is_over(
 
 
 def test_the_fitted_costs_are_those_with_which_the_steps_were_made(made_up: Recording) -> None:
-    model = fit(made_up.rows)
+    model = fit(made_up.steps)
     assert model.costs.costs == pytest.approx((2e-3, 0.0, 5e-4, 1e-4, 0.0, 0.0, 0.0, 0.0, 0.0), abs=1e-9)
     assert model.costs.bend is None and model.gap == pytest.approx(0.0, abs=1e-9)
 
@@ -271,19 +271,19 @@ def test_a_batch_shape_that_takes_longer_than_its_costs_say_is_predicted_as_it_w
     def odd(row: Step) -> float:
         return cost(row) + 5e-3 * (row.phase == "dd")
 
-    model = fit(lasting([*made_up.rows] * 20, odd))
-    assert {phase: mean_error(made_up.rows, model, phase, odd) for phase in ("d", "dd", "dddd")} == pytest.approx(
+    model = fit(lasting([*made_up.steps] * 20, odd))
+    assert {phase: mean_error(made_up.steps, model, phase, odd) for phase in ("d", "dd", "dddd")} == pytest.approx(
         {"d": 0.0, "dd": 0.0, "dddd": 0.0}, abs=0.1
     )
 
 
 def noisy(made_up: Recording, seed: int) -> steptime.StepTime:
     rng = random.Random(seed)
-    return fit(lasting([*made_up.rows] * 10, lambda row: cost(row) * rng.uniform(0.7, 1.3)))
+    return fit(lasting([*made_up.steps] * 10, lambda row: cost(row) * rng.uniform(0.7, 1.3)))
 
 
 def test_short_steps_are_predicted_as_well_as_long_ones(made_up: Recording) -> None:
-    assert mean_error(made_up.rows, noisy(made_up, 1), "d", cost) == pytest.approx(0.0, abs=0.03)
+    assert mean_error(made_up.steps, noisy(made_up, 1), "d", cost) == pytest.approx(0.0, abs=0.03)
 
 
 def test_no_cost_is_negative() -> None:
@@ -294,15 +294,15 @@ def test_no_cost_is_negative() -> None:
 
 
 def test_the_noise_floor_is_how_much_steps_of_one_shape_differ(made_up: Recording) -> None:
-    rows = [replace(row, over=row.began + seconds) for row in [made_up.rows[0]] * 10 for seconds in (0.9, 1.0, 1.1)]
+    rows = [replace(row, over=row.began + seconds) for row in [made_up.steps[0]] * 10 for seconds in (0.9, 1.0, 1.1)]
     assert fit(rows).noise == pytest.approx(0.1)
 
 
 def test_a_larger_batch_than_was_recorded_is_extrapolated_and_marked(made_up: Recording) -> None:
     """The made-up steps cost what :func:`recordings.cost` says, at any size."""
     found = answer.Predictor.of(made_up).predict({"max_num_sequences": "30"})
-    assert found.extrapolated.decoding == max(row.phase.count("d") for row in found.rows) > 4
-    assert [row.over - row.began for row in found.rows] == pytest.approx([cost(row) for row in found.rows], rel=1e-3)
+    assert found.extrapolated.decoding == max(row.phase.count("d") for row in found.steps) > 4
+    assert [row.over - row.began for row in found.steps] == pytest.approx([cost(row) for row in found.steps], rel=1e-3)
 
 
 def test_strict_refuses_a_larger_batch_than_was_recorded(made_up: Recording) -> None:
@@ -353,7 +353,7 @@ def test_the_times_of_a_paced_server_are_those_of_its_device_at_any_size(made_up
     paced = replace(made_up, settings=replace(SETTINGS, words=words))
     found = answer.Predictor.of(paced, strict=True).predict({"max_num_sequences": "30"})
     weights_s = 10 * 2 * SHAPES["llama-2-7b"].parameters / DEVICES["h100"].bandwidth
-    decoding = [row.over - row.began for row in found.rows if set(row.phase) == {"d"}]
+    decoding = [row.over - row.began for row in found.steps if set(row.phase) == {"d"}]
     assert weights_s < min(decoding) and max(decoding) < 1.3 * weights_s, "the rest is for keys and values"
     assert not found.extrapolated.steps
 
@@ -362,7 +362,7 @@ def test_the_times_of_a_paced_server_are_those_of_its_device_at_any_size(made_up
 def test_a_short_recording_is_answered_with_the_times_of_a_device_and_refused_without(
     made_up: Recording, steps: int
 ) -> None:
-    predictor = answer.Predictor.of(replace(made_up, rows=made_up.rows[:steps]))
+    predictor = answer.Predictor.of(replace(made_up, steps=made_up.steps[:steps]))
     with lab_error("steps-too-few", steps):
         predictor.predict({})
     device = {"pace": "h100", "pace_shape": "llama-2-7b", "pace_slower": "1"}
@@ -371,7 +371,7 @@ def test_a_short_recording_is_answered_with_the_times_of_a_device_and_refused_wi
 
 def test_a_recording_is_timed_by_a_device_that_it_was_not_made_on(made_up: Recording) -> None:
     words = {"pace": "measured", "pace_table": "step:4,prompts:16", "pace_slower": "2"}
-    rows = answer.Predictor.of(made_up).predict(words).rows
+    rows = answer.Predictor.of(made_up).predict(words).steps
     took = {"p" in row.phase: row.over - row.began for row in rows}
     assert took == {False: pytest.approx(0.008), True: pytest.approx(0.04)}
 
@@ -400,7 +400,7 @@ def held_up(pauses: Sequence[tuple[float, float]]) -> Recording:
     """150 requests in five seconds on such a machine."""
     arrivals = [replace(one, at=one.at * 6) for one in some_requests(150, seed=3)]
     done = player.replay(Recording(SETTINGS, arrivals), SETTINGS, Held(pauses))
-    return Recording(SETTINGS, arrivals, done.rows)
+    return Recording(SETTINGS, arrivals, done.steps)
 
 
 @hypothesis.settings(max_examples=3)
@@ -421,7 +421,7 @@ def test_a_machine_that_stood_still_stands_still_under_other_settings_too(slots:
     recorded = held_up(pauses)
     wanted = {"max_num_sequences": slots}
     true = player.replay(recorded, player.change_settings(SETTINGS, wanted), Held(pauses))
-    seen = figures.figures(true.rows, true.arrived)["ttft_p99_ms"]
+    seen = figures.figures(true.steps, true.arrived)["ttft_p99_ms"]
     predictor = answer.Predictor.of(recorded)
     assert predictor.predict(wanted).figures["ttft_p99_ms"] == pytest.approx(seen, rel=0.03)
     assert predictor.predict(wanted, recorded).figures["ttft_p99_ms"] < seen / 10
@@ -455,10 +455,10 @@ def test_an_answer_that_was_cut_for_what_it_said_has_as_many_tokens_under_any_se
     slow = replace(SETTINGS, words={**SETTINGS.words, "max_num_sequences": "2"})
     sent = [recordings.request(f"{n}", 0.02 * n, 20, 5 + 3 * (n % 9)) for n in range(40)]
     made = recordings.recorded(sent, slow)
-    over = {name: row.over for row in made.rows for name in row.ended}
+    over = {name: row.over for row in made.steps for name in row.ended}
     cut = [replace(one, limit=200, why="cancelled", left_at=over[one.name]) for one in sent]
     fast = player.change_settings(SETTINGS, {"max_num_sequences": "16"})
-    rows = player.replay(replace(made, arrivals=player.ended_by_text(cut)), fast, cost).rows
+    rows = player.replay(replace(made, arrivals=player.ended_by_text(cut)), fast, cost).steps
     tokens = Counter(name for row in rows for name, count in zip(row.ids, row.made, strict=True) if count)
     assert tokens == {one.name: one.made for one in sent}
 
@@ -468,7 +468,7 @@ def test_clients_that_leave_after_the_same_time_leave_after_it_whenever_they_cam
     left = [replace(one, left_at=one.at + 0.3) for one in patient]
     assert player.ended_by_text(left) == left
     later = [one.moved(one.at + 5.0) for one in left]
-    rows = player.replay(Recording(SETTINGS, later), SETTINGS, cost).rows
+    rows = player.replay(Recording(SETTINGS, later), SETTINGS, cost).steps
     last = {name: row.over for row in rows for name in row.ids}
     longest = max(row.over - row.began for row in rows)
     assert all(last[one.name] <= one.at + 0.3 + 2 * longest for one in later)

@@ -54,7 +54,7 @@ def predictors() -> list[answer.Predictor]:
             for in_flight in (1, 2, 3, 4, 6, 8)
             for row in player.replay(
                 Recording(EIGHT, chats(12, seed + in_flight)), EIGHT, MadeUp(seed + in_flight), in_flight
-            ).rows
+            ).steps
         ]
         for seed in (0, 100, 200, 300)
     ]
@@ -71,7 +71,7 @@ def test_seconds_of_a_policy_never_recorded_are_within_the_targets(
     sent = replace(predictors[0].recording, arrivals=answer.at_rate(predictors[0].recording.arrivals, load * knee))
     said = [predictor.predict(other, sent).figures for predictor in predictors]
     runs = [player.replay(sent, player.change_settings(EIGHT, other), MadeUp(seed)) for seed in range(96, 100)]
-    seen = [figures.figures(run.rows, run.arrived) for run in runs]
+    seen = [figures.figures(run.steps, run.arrived) for run in runs]
     floor = max(predictor.model.noise for predictor in predictors)
     assert 0.01 < floor < 0.04
     for name, target in WITHIN.items():
@@ -92,7 +92,7 @@ def share(timed: steptime.Timed, rows: Sequence[Step], judged: Callable[[Step], 
 def ran(kind: type[MadeUp], step_tokens: int, lengths: Sequence[int], seed: int, answer: int = 6) -> list[Step]:
     """Steps of requests with such prompts and ``answer`` tokens of answer, one at a time."""
     sent = [Arrival(str(n), 0.0, 0, length, answer, answer, "length") for n, length in enumerate(lengths)]
-    return player.replay(Recording(EIGHT, sent), replace(EIGHT, step_tokens=step_tokens), kind(seed), 1).rows
+    return player.replay(Recording(EIGHT, sent), replace(EIGHT, step_tokens=step_tokens), kind(seed), 1).steps
 
 
 def test_pieces_of_prompts_that_make_no_token_take_less_than_others() -> None:
@@ -170,9 +170,9 @@ def test_a_step_takes_longer_after_a_pause() -> None:
 
     rng = random.Random(5)
     apart = answer.at_rate([Arrival(str(n), 0.0, 0, rng.randint(10, 120), 3, 3, "length") for n in range(40)], 2.0)
-    recorded = player.replay(Recording(EIGHT, apart[:20]), EIGHT, Asleep(2)).rows
+    recorded = player.replay(Recording(EIGHT, apart[:20]), EIGHT, Asleep(2)).steps
     timed = steptime.Timed(fit(ran(Asleep, 256, [rng.randint(10, 120) for _ in range(60)], 1), recorded))
-    rows = player.replay(Recording(EIGHT, apart[20:]), EIGHT, Asleep(3)).rows
+    rows = player.replay(Recording(EIGHT, apart[20:]), EIGHT, Asleep(3)).steps
     assert share(timed, rows, lambda row: not row.busy) == pytest.approx(1, rel=0.05)
 
 
@@ -189,5 +189,5 @@ def test_the_way_of_a_request_to_the_model_counts_in_a_prediction() -> None:
 
 
 def test_costs_of_nothing_are_not_told() -> None:
-    told, *_ = time_remarks(fit(made_up_recording().rows).to_json())
+    told, *_ = time_remarks(fit(made_up_recording().steps).to_json())
     assert told.count(" for a ") == 3, "of nine costs the recording has three"

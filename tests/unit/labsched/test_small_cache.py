@@ -38,4 +38,4 @@ def test_max_utilization_preempts_with_the_small_cache(profile: str, slots: int,
     ]
     words = {**SETTINGS.words, "batch_scheduler_policy": "max_utilization", "max_num_sequences": str(slots)}
     cache = replace(SETTINGS, words=words, blocks=tokens // 32, block_size=32, step_tokens=2048)
-    assert sum(len(row.evicted) for row in replay(Recording(cache, arrivals), cache).rows) > 0
+    assert sum(len(row.evicted) for row in replay(Recording(cache, arrivals), cache).steps) > 0

@@ -204,9 +204,9 @@ def test_every_step_and_every_request_is_read_as_it_happened(
     assert {name: why for name, why in ends.items() if why != reader.UNFINISHED} == traffic.ended
     if ends and seen:
         read = recording.read_recording(folder)
-        assert [row.ids for row in read.rows] == [line["ids"] for line in traffic.wanted]
+        assert [row.ids for row in read.steps] == [line["ids"] for line in traffic.wanted]
         assert {arrival.name for arrival in (*read.arrivals, *read.pending)} == {*ends}
-        idle = {name for row in read.rows if not row.busy for name in row.joined}
+        idle = {name for row in read.steps if not row.busy for name in row.joined}
         assert read.way == pytest.approx(0.01 if idle & {*ends} else 0.0)
 
 
@@ -248,7 +248,7 @@ def test_the_files_of_a_folder_stay_within_their_limit_and_the_rest_is_read(tmp_
     kept.close()
     assert not (tmp_path / "vllm-20260101-000000000-1-0.000001.jsonl").exists()
     read = recording.read_recording(tmp_path)
-    seen = [row.ids for row in read.rows]
+    seen = [row.ids for row in read.steps]
     assert seen and seen == [line["ids"] for line in traffic.wanted][-len(seen) :]
     assert len(read.arrivals) > 10
 
@@ -522,9 +522,9 @@ def test_of_a_recording_that_is_too_large_the_newest_files_are_read(
 
 def test_a_device_is_not_measured_by_times_that_a_recording_lacks(tmp_path: Path) -> None:
     read = recording.read_recording(said_by_hand(tmp_path, HEAD, STEP, ENDED))
-    assert [row.engine_us for row in read.rows] == [None]
+    assert [row.engine_us for row in read.steps] == [None]
     with lab_error("device-unmeasured", "engine"):
-        measure_device(read.rows)
+        measure_device(read.steps)
 
 
 def test_a_line_that_lacks_a_field_is_refused(tmp_path: Path) -> None:

@@ -200,10 +200,10 @@ def played(lengths, kind, policy=Policy.MAX_UTILIZATION):
     engine = CountingEngine(STEP_TOKENS)
     engine.scheduler = kind(engine, KVBudget(BLOCKS, BLOCK_SIZE), policy, len(lengths), False)
     replay = Replay(engine.scheduler, counted_arrivals(lengths, [0.0] * len(lengths)))
-    while not replay.over and len(replay.rows) <= LONGEST:
+    while not replay.over and len(replay.steps) <= LONGEST:
         replay.advance()
-    rows = replay.rows
-    return sum(row.batch for row in rows) / len(rows), sum(len(row.evicted) for row in rows)
+    steps = replay.steps
+    return sum(step.batch for step in steps) / len(steps), sum(len(step.evicted) for step in steps)
 
 
 def measured(trial, requests):

@@ -45,7 +45,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 def log_of(folder: Path, arrivals: list[Arrival]) -> Path:
     """The step log of a server that served these requests: it takes new ones between two steps."""
     folder.mkdir(exist_ok=True)
-    rows = player.replay(Recording(SETTINGS, arrivals), SETTINGS, cost).rows
+    rows = player.replay(Recording(SETTINGS, arrivals), SETTINGS, cost).steps
 
     def received(one: Arrival) -> Arrival:
         """As the server takes it: between two steps."""
@@ -74,7 +74,7 @@ def decided(steps: Sequence[Line]) -> list[dict[str, Any]]:
 
 def predicted(log: Path, policy: Mapping[str, str]) -> list[dict[str, Any]]:
     found = recording.read_recording(log)
-    rows = player.replay(found, player.change_settings(found.settings, dict(policy))).rows
+    rows = player.replay(found, player.change_settings(found.settings, dict(policy))).steps
     return [row.decides for row in rows]
 
 

@@ -28,7 +28,7 @@ def both() -> Both:
     predictor = answer.Predictor.of(made_up)
     predicted = predictor.predict({"max_num_sequences": "2"})
     ran = player.replay(made_up, replace(SETTINGS, words=predicted.settings.words), lambda row: 1.1 * cost(row))
-    measured = figures.figures(ran.rows, ran.arrived)
+    measured = figures.figures(ran.steps, ran.arrived)
     document = {
         "set": {"max_num_sequences": "2"},
         "guess": {"ttft_p50_ms": 123.0},
@@ -43,8 +43,8 @@ def both() -> Both:
         "parting": {"step": 7, "differs": ["batch"]},
     }
     lanes = [
-        prediction.prediction_lane("predicted", predicted.rows, predicted.arrived),
-        prediction.prediction_lane("measured", ran.rows, ran.arrived),
+        prediction.prediction_lane("predicted", predicted.steps, predicted.arrived),
+        prediction.prediction_lane("measured", ran.steps, ran.arrived),
     ]
     return document, lanes
 
@@ -104,6 +104,6 @@ def test_a_prediction_that_was_not_measured_has_no_such_column(both: Both) -> No
 
 def test_requests_that_never_ended_are_left_out_of_the_picture() -> None:
     made_up = made_up_recording()
-    rows = made_up.rows[:5]
+    rows = made_up.steps[:5]
     shown = prediction.prediction_lane("cut", rows, {a.name: a.at for a in made_up.arrivals})
     assert {record.id for record in shown.records} == {name for row in rows for name in row.ended}
