@@ -30,7 +30,7 @@ from labsched.replay.vllm_scheduler import change_vllm_settings, replay_vllm
 
 Document = Callable[[], object]  # for JSON
 Told = Callable[[], Iterator[str]]  # the paragraphs of an answer
-Answer = Callable[[argparse.Namespace], tuple[Document, Told]]
+Command = Callable[[argparse.Namespace], tuple[Document, Told]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m labsched", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(name: str, text: str, answer: Answer) -> argparse.ArgumentParser:
+    def command(name: str, text: str, answer: Command) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text)
         made.add_argument("result", type=Path, metavar="DIR", help="the folder of LABS_RECORD, or a file in it")
         made.add_argument("--phase", default="", metavar="NAME", help="one of its recordings; the newest if not given")

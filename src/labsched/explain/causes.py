@@ -181,7 +181,7 @@ class _Walk:
             if arrival.cancelled and arrival.left_at <= step.began and name not in computed.place:
                 self._end(name)
                 continue
-            self._account(request, computed)
+            self._to_parts(request, computed)
             if name in step.ended:
                 self._end(name)
         self._late += computed.held
@@ -220,7 +220,7 @@ class _Walk:
         explained.tpot = {part: ms / gaps for part, ms in explained.tpot.items()} if gaps > 0 else {}
         self._found.append(explained)
 
-    def _account(self, request: _Live, computed: _Computed) -> None:
+    def _to_parts(self, request: _Live, computed: _Computed) -> None:
         """Give the request's time until the end of this step to its parts."""
         explained, arrival, step = request.explained, request.explained.arrival, computed.step
         place = computed.place.get(explained.name)

@@ -204,7 +204,7 @@ class CountedVllm:
         made: dict[str, Any] = {}
         for outputs in self.scheduler.update_from_output(output, result).values():
             made |= {change.request_id: change for change in outputs.outputs}
-        return self._account(decided, made)
+        return self._step_of(decided, made)
 
     @property
     def _needed(self) -> bool:
@@ -237,7 +237,7 @@ class CountedVllm:
             sampled.append([answer[min(place, len(answer) - 1)]])
         return ModelRunnerOutput(ids, {id: place for place, id in enumerate(ids)}, sampled)
 
-    def _account(self, decided: Decision, made: Mapping[str, Any]) -> Step:
+    def _step_of(self, decided: Decision, made: Mapping[str, Any]) -> Step:
         """vLLM's decision as the step log has it, without requests that had ended when it was computed."""
         letters = dict(zip(decided.tokens, decided.phase(self._prompts), strict=True))
         here = [id for id in decided.tokens if id in self._requests]

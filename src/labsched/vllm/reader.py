@@ -21,7 +21,7 @@ from labsched.log.files import json_object, open_to_read
 from labsched.log.lines import DAMAGE, NAMES, check_line, damage_as_error, is_whole, require_field
 from labsched.log.settings import HASH_BYTES
 from labsched.log.steplog import REQUEST, SCHEDULER
-from labsched.vllm.files import BLOCK_HASH_BYTES, LIMIT, PREFIX, is_locked, recorded_files, run_of
+from labsched.vllm.files import BLOCK_HASH_BYTES, LIMIT, PREFIX, Line, is_locked, recorded_files, run_of
 
 ARRIVAL = "arrival"  # a kind of line: a request has come
 NO_TEXTS = "vLLM's recordings hold no texts"
@@ -32,7 +32,6 @@ LONGEST_NAME = 9  # digits
 START_S = 120.0  # within which the ranks of one start begin
 MEMORY_FIELDS = ("num_gpu_blocks", "device_memory", "block_bytes")  # may differ from rank to rank
 LONGEST_LINE = 2**20  # bytes from the end of a file in which its last line is looked for
-Line = dict[str, Any]
 
 
 def is_recording(path: Path) -> bool:

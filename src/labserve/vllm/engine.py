@@ -210,7 +210,7 @@ class VllmScheduler:
                 break
             grounded = not self.ahead
         over = time.monotonic()
-        step = self._account(decided, max(decided.began, self._over), over)
+        step = self._step_of(decided, max(decided.began, self._over), over)
         self._over = over
         self._token_s = (over - step.began) / max(1, sum(step.tokens))
         self._collect(step, {int(output.request_id): output for output in outputs})
@@ -219,7 +219,7 @@ class VllmScheduler:
         self._because = decided.because
         return step
 
-    def _account(self, decided: Decision, began: float, over: float) -> Step:
+    def _step_of(self, decided: Decision, began: float, over: float) -> Step:
         """vLLM's decision as the step log has it, without requests that had ended when it was computed.
 
         Args:
