@@ -1,4 +1,7 @@
-"""`python -m labsched explain|predict|plan DIR`: the answers where nothing but this package, and perhaps vLLM, is."""
+"""`python -m labsched explain|predict|plan DIR`: the answers where nothing but this package, and perhaps vLLM, is.
+
+`explain` also takes the URL of a vLLM's `/metrics`.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ from labsched.replay.recording import Recording
 from labsched.replay.slo import Slo
 from labsched.replay.vllm_arguments import labs_names
 from labsched.replay.vllm_scheduler import change_vllm_settings, replay_vllm
+from labsched.vllm.metrics import WINDOW_S, explain_metrics, is_metrics_url
 
 Document = Callable[[], object]  # for JSON
 Told = Callable[[], Iterator[str]]  # the paragraphs of an answer
@@ -55,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(name: str, text: str, answer: Command) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text)
-        made.add_argument("result", type=Path, metavar="DIR", help="the folder of LABS_RECORD, or a file in it")
+        made.add_argument("result", metavar="DIR", help="the folder of LABS_RECORD, or a file in it")
         made.add_argument("--phase", default="", metavar="NAME", help="one of its recordings; the newest if not given")
         made.add_argument("--json", action="store_true", help="print the same as one JSON document")
         made.set_defaults(answer=answer)
@@ -65,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--from", dest="start", metavar="TIME", help="leave out requests that came before TIME")
     explain.add_argument("--to", dest="end", metavar="TIME", help="leave out requests that came at TIME or later")
     explain.add_argument("--client", type=Path, metavar="FILE", help="join what the client saw of each request")
+    explain.add_argument(
+        "--window",
+        type=float,
+        metavar="SECONDS",
+        help=f"DIR is the URL of vLLM's /metrics; {WINDOW_S:.0f} if not given",
+    )
     predict = command("predict", "what other settings would have done", _predict)
     predict.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting; may be repeated")
     predict.add_argument(
@@ -77,8 +87,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _explain(asked: argparse.Namespace) -> tuple[Document, Told]:
+    of_recording = any((asked.phase, asked.start, asked.end, asked.client))
+    if is_metrics_url(asked.result) if of_recording else asked.window is not None and not is_metrics_url(asked.result):
+        raise LabError("--window is for the URL of a page, the other options for a folder", code="explain-options")
+    if is_metrics_url(asked.result):
+        counted = explain_metrics(asked.result, asked.window, _tell)
+        return lambda: counted, lambda: iter(counted["sentences"])
     told = explain_result(
-        asked.result,
+        Path(asked.result),
         asked.phase,
         asked.start,
         asked.end,
@@ -116,7 +132,7 @@ def _plan(asked: argparse.Namespace) -> tuple[Document, Told]:
 
 
 def _read(asked: argparse.Namespace) -> Recording:
-    read = recording.read_recording(asked.result, asked.phase)
+    read = recording.read_recording(Path(asked.result), asked.phase)
     return read.in_turn(clients.sent_requests(read))
 
 

@@ -33,7 +33,7 @@ SHOWN = 5  # requests that an error names
 
 
 @click.command("explain")
-@click.argument("source", metavar="RESULT|STACK", shell_complete=completion.stacks_or_files)
+@click.argument("source", metavar="RESULT|STACK|URL", shell_complete=completion.stacks_or_files)
 @click.argument("request_or_b", metavar="[REQUEST]", default="")
 @click.option("--diff", is_flag=True, help="Show the first step at which two runs of the same requests part.")
 @click.option("--phase", default="", metavar="NAME", help="Without REQUEST: the phase to explain (steps-NAME.jsonl).")
@@ -52,6 +52,7 @@ SHOWN = 5  # requests that an error names
     help="Without REQUEST: join what the client saw: requests.jsonl of labctl bench, or the JSON of vllm bench serve "
     "--save-result --save-detailed.",
 )
+@click.option("--window", type=opt.POSITIVE, metavar="SECONDS", help="With URL: how long to look on; 60 if not given.")
 @opt.as_json
 def explain_command(
     source: str,
@@ -62,6 +63,7 @@ def explain_command(
     start: str | None,
     end: str | None,
     client: Path | None,
+    window: float | None,
     json_output: bool,
 ) -> None:
     """Show what the slowest requests of RESULT waited for, or why REQUEST waited, step by step.
@@ -69,11 +71,20 @@ def explain_command(
     RESULT is a folder below results/, one phase of it (steps-PHASE.jsonl), or the folder that a vLLM of your own
     records into. STACK is a stack that is up; it needs a REQUEST: its name on the pages (A, B, C ... in order of
     arrival), its id in the step log, or the name that the run's own client gave it (requests.jsonl; vLLM's id).
-    --diff takes two of RESULT and STACK instead.
+    --diff takes two of RESULT and STACK instead. URL is the /metrics of a vLLM that runs: a weaker answer, without a
+    recording.
 
     TIME is a number of seconds since the first request, or a time of day (14:02, 14:02:30, 2026-11-28T14:02).
     """
-    if diff:
+    from labsched.vllm.metrics import is_metrics_url
+
+    if is_metrics_url(source):
+        if request_or_b or diff or phase or picture or start or end or client:
+            raise click.UsageError("of the options, a URL takes --window and --json alone")
+        _show_metrics(source, window, json_output)
+    elif window:
+        raise click.UsageError("--window needs the URL of a page of metrics")
+    elif diff:
         _show_parting(source, request_or_b, json_output)
     elif _is_result(request_or_b):
         raise click.UsageError(
@@ -84,6 +95,21 @@ def explain_command(
         _show_story(request_or_b, source, json_output)
     else:
         _show_causes(Path(source), phase, picture, (start, end), client, json_output)
+
+
+def _show_metrics(url: str, window: float | None, json_output: bool) -> None:
+    """Where the time of a request went, by what vLLM counts."""
+    from labsched.vllm.metrics import explain_metrics
+
+    console = Console()
+    console.step("vLLM's metrics")
+    found = explain_metrics(url, window, console.progress)
+    console.settle()
+    if json_output:
+        click.echo(json.dumps(found, indent=2))
+        return
+    for sentence in found["sentences"]:
+        say(printable(f"{sentence}\n"))
 
 
 def _is_result(word: str) -> bool:
