@@ -169,7 +169,14 @@ def _sweep(
     predictor: Predictor, wanted: Mapping[str, str], key: str, values: Sequence[str], shown: opt.ResultOutput
 ) -> None:
     """A column for each value that has an answer, and a line for each that has none."""
-    from labsched.replay.prediction import extrapolation_mark, extrapolation_sentence, format_number, time_remarks
+    from labsched.replay.prediction import (
+        extrapolation_mark,
+        extrapolation_sentence,
+        format_number,
+        recording_named,
+        recording_remarks,
+        time_remarks,
+    )
     from labsched.replay.vllm_arguments import labs_names
 
     predicted: dict[str, Prediction] = {}
@@ -188,6 +195,7 @@ def _sweep(
     if not predicted:
         raise next(iter(refused.values()))
     document: dict[str, Any] = {
+        **recording_named(predictor.recording),
         "sweep": key,
         "set": dict(wanted),
         "predicted": {value: dict(prediction.figures) for value, prediction in predicted.items()},
@@ -208,7 +216,7 @@ def _sweep(
         say(printable(f"no answer for {key}={value}: {reason.what}: {reason.why}"))
     largest = max((mark for mark in marks.values() if mark), key=lambda mark: mark["steps"], default=None)
     remark = extrapolation_sentence(largest)
-    _say([*([remark] if remark else []), *time_remarks(predictor.model.to_json())])
+    _say([*recording_remarks(document), *([remark] if remark else []), *time_remarks(predictor.model.to_json())])
 
 
 def _record(predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str]) -> str:

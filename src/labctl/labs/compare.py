@@ -129,7 +129,14 @@ def _recorded(path: Path) -> dict[str, Any]:
         return f"{long[metric]}.{rest.removesuffix('_ms')}" if metric in long else long.get(name, name)
 
     metrics = {long_name(name): value for name, value in values.items()}
-    return {"lab": "vLLM", "settings": dict(recorded.settings.recorded), "metrics": metrics}
+    others = recording.others_in_words(recording.other_recordings(path, [recorded]))
+    settings = dict(recorded.settings.recorded)
+    return {
+        "lab": "vLLM",
+        "settings": settings,
+        "metrics": metrics,
+        "of": f"{path}: {recorded.name}. {others}" * bool(others),
+    }
 
 
 def _remarks(documents: Sequence[Mapping[str, Any]], metrics: Mapping[str, Sequence[float]]) -> list[str]:
@@ -146,7 +153,7 @@ def _remarks(documents: Sequence[Mapping[str, Any]], metrics: Mapping[str, Seque
     ]
     limits = dict.fromkeys(str(document["settings"].get("slo", "none")) for document in documents)
     differ = len(limits) > 1 and any(key.endswith(".goodput") for key in metrics)
-    remarks = []
+    remarks = [document["of"] for document in documents if document.get("of")]
     if differ:
         remarks.append(f"goodput counts requests within different limits: {' and '.join(limits)}")
     for winner, loser in dict.fromkeys(wins):

@@ -32,6 +32,7 @@ NO_SLOT, NO_BLOCK, NO_TOKENS, CLOSED = "no slot", "no KV block", "no tokens", "b
 NO_PREFIX = "no prefix"
 PREEMPTED, PREFILL, PROMPTS, DECODING = "preempted, and again", "own prefill", "others' prompts", "own decoding"
 OWN_WORK = (PREFILL, DECODING)  # the request's own work
+NOBODYS = (NOT_READY, NOT_RECORDED)  # no other request makes it wait, as far as is known
 PARTS = {  # in the order of the tables: what each is, in a sentence after "is"
     LATE: "the client's: it sent the request later than it should have",
     WAY: "on the way from the client to the server",
@@ -292,9 +293,9 @@ class _Walk:
                 request.add(PROMPTS, others)
                 request.blame(PROMPTS, others, computed.prompts, tokens)
                 seconds -= others
-        elif part == NO_TOKENS and computed.prompts:
+        elif part in (NO_TOKENS, NO_PREFIX) and computed.prompts:
             request.blame(part, seconds, computed.prompts, computed.prompt_tokens - computed.prompts.get(name, 0) or 1)
-        elif part != NOT_RECORDED and computed.ones:
+        elif part not in NOBODYS and computed.ones:
             request.blame(part, seconds, computed.ones, len(computed.ones))
         request.add(part, seconds)
 

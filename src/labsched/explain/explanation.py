@@ -11,12 +11,11 @@ from labsched.explain import causes
 from labsched.explain.causes import PARTS, ExplainedRequest
 from labsched.explain.findings import CACHE_MATTERS, SHORT_OF_MEMORY, Finding, RequestGroup, findings, shortage
 from labsched.explain.prefixes import PrefixUse, prefix_use
-from labsched.replay.recording import Recording
+from labsched.replay.recording import Recording, others_in_words
 from labsched.vllm.decision import NOT_READY
 
 MANY_LOST = 0.01  # share of requests without a token from which on their sentence is the first one
 FLOODS = 0.5  # of all tokens
-NAMED_RECORDINGS = 3  # recordings that are named
 Called = Callable[[ExplainedRequest], str]
 COUNSEL = {  # against parts that no setting of the scheduler changes
     causes.LATE: "Give the client more processes, or a lower rate.",
@@ -118,10 +117,7 @@ class Explanation:
         text += f"{self._server()}."
         if len(self.requests) != self.came:
             text += f" {len(self.requests):,} of them came in the chosen time."
-        if self.others:
-            named = [*self.others[-NAMED_RECORDINGS:], *(["..."] if len(self.others) > NAMED_RECORDINGS else [])]
-            text += f" The folder also holds {_count(len(self.others), 'other')} (--phase NAME): {', '.join(named)}."
-        return text
+        return f"{text} {others_in_words(self.others)}".rstrip()
 
     def _server(self) -> str:
         settings = self.recordings[0].settings

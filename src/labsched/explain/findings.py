@@ -35,6 +35,7 @@ RANKS = (50, 95, 99)
 SHORT_OF_MEMORY = (NO_BLOCK, PREEMPTED)
 ENLARGED, REDUCED = (2, 4), (2, 4, 8)  # times as much of a setting, and parts of it, that are tried
 THRESHOLD, WATERMARK = "long_prefill_token_threshold", "watermark"
+SMALLER = {"max_num_sequences": "max_num_active_seqs", "max_num_tokens": "max_num_scheduled_tokens"}  # vLLM's, if set
 CHUNK = 2048  # tokens of a step, where prompts went in one piece before
 CACHE_MATTERS = 0.1  # of the prompt tokens
 MOST_SHARE = 0.95  # of a device's memory
@@ -303,10 +304,9 @@ def remedies(
         behind: the class that answers for it; None: no class does.
         longest: tokens of the longest prompt.
     """
-    words = settings.words
-    slots, tokens = int(words["max_num_sequences"] or 16), settings.step_tokens
+    words, tokens = settings.words, settings.step_tokens
     if part == NO_SLOT:
-        return [{"max_num_sequences": str(times * slots)} for times in ENLARGED]
+        return _enlarged(settings, "max_num_sequences", int(words["max_num_sequences"] or 16))
     if part in SHORT_OF_MEMORY and not settings.vllm:  # the memory of a person's own device is what it is
         cache = settings.blocks * settings.block_size
         return [{"max_tokens_in_paged_kv_cache": str(times * cache)} for times in ENLARGED]
@@ -317,7 +317,7 @@ def remedies(
         thresholds = [max(1, tokens // times) for times in REDUCED[1:]]
         return [{THRESHOLD: str(most)} for most in thresholds if most < longest]
     if part == NO_TOKENS:
-        return [{"max_num_tokens": str(times * tokens)} for times in ENLARGED]
+        return _enlarged(settings, "max_num_tokens", tokens)
     if part == CLOSED:
         return [{"gpt_model_type": "inflight_fused_batching"}]
     if part == PROMPTS and words["enable_chunked_context"].lower() == "false":
@@ -325,6 +325,15 @@ def remedies(
     if part == PROMPTS:
         return [{"max_num_tokens": str(max(1, tokens // times))} for times in REDUCED]
     return []
+
+
+def _enlarged(settings: SchedulerSettings, name: str, most: int) -> list[dict[str, str]]:
+    """Larger values of a limit, or of the smaller one of vLLM's that is in force in its place."""
+    word = settings.words.get(SMALLER[name], "")
+    if not word.isdigit() or int(word) >= most:
+        return [{name: str(times * most)} for times in ENLARGED]
+    larger = {min(times * int(word), most) for times in ENLARGED}
+    return [{SMALLER[name]: str(value)} for value in sorted(larger)]
 
 
 def candidates(settings: SchedulerSettings, requests: Sequence[ExplainedRequest]) -> list[dict[str, str]]:
@@ -335,13 +344,14 @@ def candidates(settings: SchedulerSettings, requests: Sequence[ExplainedRequest]
     """
     words, tokens = settings.words, settings.step_tokens
     slots, longest = int(words["max_num_sequences"] or 16), max(request.arrival.prompt for request in requests)
-    counts = [2 * slots, 4 * slots, slots // 2, slots // 4]
-    changes = [{"max_num_sequences": str(count)} for count in counts if 0 < count <= tokens]
+    larger = _enlarged(settings, "max_num_sequences", slots)
+    smaller = [{"max_num_sequences": str(slots // times)} for times in ENLARGED if slots // times]
+    changes = [change for change in (*larger, *smaller) if int(next(iter(change.values()))) <= tokens]
     if words["enable_chunked_context"].lower() == "false":
         changes.append({"enable_chunked_context": "true", "max_num_tokens": str(max(CHUNK, slots))})
     else:
-        budgets = [2 * tokens, 4 * tokens, tokens // 2, tokens // 4]
-        changes += [{"max_num_tokens": str(count)} for count in budgets if count >= slots]
+        changes += _enlarged(settings, "max_num_tokens", tokens)
+        changes += [{"max_num_tokens": str(tokens // times)} for times in ENLARGED if tokens // times >= slots]
         threshold = words.get(THRESHOLD, "0")
         thresholds = [*(max(1, tokens // times) for times in REDUCED[1:]), *([0] if threshold != "0" else [])]
         changes += [{THRESHOLD: str(most)} for most in thresholds if most < longest and str(most) != threshold]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from labsched.log.settings import SchedulerSettings
 from labsched.replay.answer import Predictor, extrapolation_in_words
+from labsched.replay.recording import Recording, other_recordings, others_in_words
 from labsched.replay.steptime import HELD_UP, TERMS, TOKEN, Extrapolated
 from labsched.replay.vllm_arguments import their_names
 
@@ -25,6 +27,7 @@ def prediction_document(
     """The document of `predict`. Raises LabError: these settings cannot be predicted."""
     predicted = predictor.predict(wanted)
     return {
+        **recording_named(predictor.recording),
         "set": dict(wanted),
         **theirs(predictor.recording.settings, wanted),
         "guess": dict(guess),
@@ -47,6 +50,7 @@ def plan_document(predictor: Predictor, rate: float, slo: str, record: RecordCom
     }
     marks = {name: extrapolation_mark(predictor, answer.extrapolated, {}, record) for name, answer in answers.items()}
     return {
+        **recording_named(predictor.recording),
         "rate": rate,
         "slo": slo,
         **{name: answer.value for name, answer in answers.items()},
@@ -74,7 +78,18 @@ def plan_lines(predictor: Predictor, document: Mapping[str, Any]) -> list[str]:
 def plan_remarks(predictor: Predictor, document: Mapping[str, Any]) -> list[str]:
     """What is to be known of a plan's answers."""
     remarks = [remark for remark in map(extrapolation_sentence, document["extrapolated"].values()) if remark]
-    return [*dict.fromkeys(remarks), *time_remarks(predictor.model.to_json())]
+    return [*recording_remarks(document), *dict.fromkeys(remarks), *time_remarks(predictor.model.to_json())]
+
+
+def recording_remarks(document: Mapping[str, Any]) -> list[str]:
+    """Say which recording of a folder was read, where it holds others."""
+    others = document.get("others", ())
+    return [f"recorded: {document['recording']}. {others_in_words(others)}".rstrip(".")] if others else []
+
+
+def recording_named(read: Recording) -> dict[str, Any]:
+    """Return, for a document, which recording was read and what else lies beside it."""
+    return {"recording": read.name or read.source, "others": other_recordings(Path(read.source), [read])}
 
 
 def extrapolation_mark(
@@ -122,6 +137,7 @@ def prediction_remarks(document: Mapping[str, Any]) -> list[str]:
     remarks = [PACED] if document.get("paced") else time_remarks(document["step_time"])
     if sentence := extrapolation_sentence(document.get("extrapolated")):
         remarks.insert(0, sentence)
+    remarks[:0] = recording_remarks(document)
     if left_out := document.get("left_out"):
         settings = ", ".join(left_out)
         remarks.append(f"recorded settings that this stack does not have, and that were left out: {settings}")

@@ -17,6 +17,7 @@ from labsched.step import Step
 from labsched.vllm import reader
 
 CANCELLED = ("cancelled", "failed")
+NAMED_RECORDINGS = 3  # recordings that are named
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,13 @@ def other_recordings(result: Path, read: Sequence[Recording]) -> list[str]:
     if reader.is_recording(result):
         return [name for name in reader.recordings_in(result) if name not in taken]
     return [_phase(file) for file in phases(result) if _phase(file) not in taken and served_lines(file)]
+
+
+def others_in_words(others: Sequence[str]) -> str:
+    """A sentence on what else a folder holds; "": nothing."""
+    named = [*others[-NAMED_RECORDINGS:], *(["..."] if len(others) > NAMED_RECORDINGS else [])]
+    count = f"{len(others):,} other{'s' if len(others) > 1 else ''}"
+    return f"The folder also holds {count} (--phase NAME): {', '.join(named)}." if others else ""
 
 
 def _phase(file: Path) -> str:

@@ -22,8 +22,8 @@ class RecordingScheduler:
     """
 
     def __new__(cls, vllm_config: Any, *args: Any, **named: Any) -> Any:
-        from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-        from vllm.v1.core.sched.scheduler import Scheduler
+        from vllm.v1.core.sched.scheduler import Scheduler as Kind
 
-        kind = AsyncScheduler if vllm_config.scheduler_config.async_scheduling else Scheduler
-        return recording_class(kind, os.environ.get(FOLDER, ""))(vllm_config, *args, **named)
+        if getattr(vllm_config.scheduler_config, "async_scheduling", False):  # older versions have no such module
+            from vllm.v1.core.sched.async_scheduler import AsyncScheduler as Kind
+        return recording_class(Kind, os.environ.get(FOLDER, ""))(vllm_config, *args, **named)

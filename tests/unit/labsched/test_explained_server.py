@@ -29,6 +29,7 @@ from labsched.replay.player import ReplayResult, change_settings, replay
 from labsched.replay.recording import Arrival, Recording, Sent
 from labsched.step import NOT_RECORDED, Step
 from labsched.vllm import files
+from labsched.vllm.decision import NOT_READY
 from labsched.vllm.recorder import Came, Notes
 
 
@@ -392,6 +393,64 @@ def test_an_incident_is_cut_out_by_seconds_or_by_the_time_of_day(tmp_path: Path)
         Window.parse("14:02", None, None)
     with lab_error("window-invalid"):
         Window.parse("9", "3", day)
+
+
+# -- the limit that is in force ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "slots", "own", "changes"),
+    [
+        (causes.NO_SLOT, 256, {}, [{"max_num_sequences": "512"}, {"max_num_sequences": "1024"}]),
+        (
+            causes.NO_SLOT,
+            256,
+            {"max_num_active_seqs": "8"},
+            [{"max_num_active_seqs": "16"}, {"max_num_active_seqs": "32"}],
+        ),
+        (causes.NO_SLOT, 10, {"max_num_active_seqs": "8"}, [{"max_num_active_seqs": "10"}]),
+        (causes.NO_TOKENS, 256, {"max_num_scheduled_tokens": "1024"}, [{"max_num_scheduled_tokens": "2048"}]),
+        (causes.NO_TOKENS, 256, {}, [{"max_num_tokens": "4096"}, {"max_num_tokens": "8192"}]),
+    ],
+)
+def test_the_setting_that_is_named_is_the_one_that_limits(
+    part: str, slots: int, own: dict[str, str], changes: list[dict[str, str]]
+) -> None:
+    """vLLM lets at most max_num_active_seqs of max_num_seqs run, where that is set; steps likewise."""
+    settings = vllm_settings(slots=slots, step_tokens=2048)
+    settings = replace(settings, words={**settings.words, **own})
+    assert findings.remedies(part, settings, "TPOT", None, 100) == changes
+    made = recorded(chats(5, 0.1, 100, 5), vllm_settings(slots=slots), linear)
+    tried = findings.candidates(settings, causes.explain_requests(made))
+    assert all(change in tried for change in changes)
+
+
+# -- waits that no other request makes --------------------------------------------------------------------------------
+
+
+def test_nobody_is_named_for_a_wait_for_a_grammar(tmp_path: Path) -> None:
+    """By hand: two long requests decode, and short ones wait for a second until their grammar is there."""
+    rows = [row(["a", "b"], 0.1 * n, 0.1 * n + 0.1) for n in range(40)]
+    waits = [request(f"g{n}", 0.5 + 0.2 * n, 10, 1) for n in range(10)]
+    for one in waits:
+        until = int(10 * one.at) + 10
+        for held in rows[int(10 * one.at) : until]:
+            held.waiting, held.why = [*held.waiting, one.name], "not ready"
+        done = rows[until]
+        done.ids, done.phase, done.tokens, done.made = (
+            [*done.ids, one.name],
+            f"{done.phase}p",
+            [*done.tokens, 10],
+            [*done.made, 1],
+        )
+        done.ended = {**done.ended, one.name: "length"}
+    arrivals = sorted([*waits, *(request(name, 0.0, 3000, 50) for name in "ab")], key=lambda one: one.at)
+    written_by_vllm(tmp_path, Recording(vllm_settings(), arrivals, rows))
+    told = explain_result(tmp_path)
+    first = told.found["TTFT"][0]
+    assert first.part == NOT_READY and first.share > 0.8
+    assert first.culprit is None and first.behind is None and not any(one.is_victim for one in told.found["TTFT"])
+    assert causes.PARTS[NOT_READY] in told.sentences()[1] and "most often for" not in told.sentences()[1]
 
 
 # -- populations ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -35,10 +35,10 @@ from labsched.plan import Because
 from labsched.replay import recording
 from labsched.replay.fitting import measure_device
 from labsched.replay.vllm_arguments import own_arguments
-from labsched.vllm import files, reader
+from labsched.vllm import RecordingScheduler, files, reader
 from labsched.vllm.decision import Decision
 from labsched.vllm.files import FILES, Files
-from labsched.vllm.recorder import Came, Ended, Landed, Lines, Notes, chosen_fields
+from labsched.vllm.recorder import FOLDER, Came, Ended, Landed, Lines, Notes, chosen_fields
 
 WORDS = dict.fromkeys(REQUIRED_WORDS, "") | {"engine": "vllm"}
 SETTINGS: dict[str, Any] = {
@@ -292,6 +292,24 @@ def test_an_error_of_the_recorder_ends_the_recording_and_not_the_step(said: list
     notes.landed(object(), {})
     notes.close()
     assert len(said) == 1 and "AttributeError" in said[0]
+
+
+def test_a_vllm_without_the_asynchronous_schedulers_module_is_recorded_by_its_only_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Scheduler:
+        def __init__(self, config: Any) -> None:
+            self.config = config
+
+    for name in ("vllm", "vllm.v1", "vllm.v1.core", "vllm.v1.core.sched"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    module: Any = ModuleType("vllm.v1.core.sched.scheduler")
+    module.Scheduler = Scheduler
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, "vllm.v1.core.sched.async_scheduler", None)
+    monkeypatch.delenv(FOLDER, raising=False)
+    for config in (SimpleNamespace(), SimpleNamespace(async_scheduling=False)):
+        assert isinstance(RecordingScheduler(SimpleNamespace(scheduler_config=config)), Scheduler)
 
 
 CHILD = """
