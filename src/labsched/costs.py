@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from operator import mul
 from typing import NamedTuple
 
 SEPARATOR = ","
@@ -45,8 +46,10 @@ class StepCounts(NamedTuple):
     @classmethod
     def of(cls, phase: str, tokens: Sequence[int]) -> StepCounts:
         """Count what a step computes: a letter ("d" decodes) and the computed tokens of each request."""
-        prompt = sum(count for letter, count in zip(phase, tokens, strict=True) if letter == "p")
-        return cls(phase.count("d"), prompt)
+        decoding = phase.count("d")
+        if decoding == len(phase):
+            return cls(decoding)
+        return cls(decoding, sum(count for letter, count in zip(phase, tokens, strict=True) if letter == "p"))
 
     @property
     def tokens(self) -> int:
@@ -148,4 +151,5 @@ class StepCosts:
 
     def seconds(self, counts: StepCounts) -> float:
         """Return the time of a step, in the unit of the costs."""
-        return sum(cost * times for cost, times in zip(self.costs, self.occurrences(counts), strict=True))
+        seconds: float = sum(map(mul, self.costs, self.occurrences(counts)))
+        return seconds

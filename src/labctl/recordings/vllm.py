@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from labkit.errors import LabError
 from labsched.kv_budget import NULL_BLOCKS
@@ -57,15 +58,29 @@ class VllmReplays:
         self._pool.shutdown()
 
     def replay(
-        self, recording: Recording, settings: SchedulerSettings, seconds: StepSeconds | None = None, in_flight: int = 0
+        self,
+        recording: Recording,
+        settings: SchedulerSettings,
+        seconds: StepSeconds | None = None,
+        in_flight: int = 0,
+        seen: Any = None,
     ) -> ReplayResult:
-        """As :func:`labsched.replay.player.replay`; ``seconds`` goes into another process."""
+        """As :func:`labsched.replay.player.replay`; ``seconds`` goes into another process, ``seen`` there and back."""
         try:
-            return self._pool.submit(replay_vllm, replace(recording, steps=[]), settings, seconds, in_flight).result()
+            asked = replace(recording, steps=[]), settings, seconds, in_flight, seen
+            done, seen_there = self._pool.submit(_replayed, *asked).result()
+            if seen:
+                vars(seen).update(vars(seen_there))
+            return done
         except BrokenProcessPool as error:
             raise LabError(
                 "vLLM's scheduler could not be replayed", "its process has ended", code="replay-ended"
             ) from error
+
+
+def _replayed(*asked: Any) -> tuple[ReplayResult, Any]:
+    """In that process: a replay, and what has seen its steps."""
+    return replay_vllm(*asked), asked[-1]
 
 
 def _read_first(packages: str) -> None:

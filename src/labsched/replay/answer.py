@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from labsched.errors import LabError
 from labsched.log.settings import SchedulerSettings
 from labsched.own import FILE, scheduler_beside
-from labsched.replay.figures import Times, figures, request_times
+from labsched.replay.figures import Times, figures, request_times, token_times
 from labsched.replay.player import ReplayResult, StepSeconds, change_settings, ended_by_text, replay
 from labsched.replay.recording import Arrival, Recording
 from labsched.replay.slo import Slo
@@ -25,6 +26,7 @@ from labsched.replay.steptime import (
     Timed,
     nearest_size,
     require_steps,
+    step_size,
 )
 from labsched.scheduler import Scheduler
 from labsched.step import Step
@@ -62,31 +64,49 @@ class Enough(NamedTuple):
     extrapolated: Extrapolated
 
 
+class Share(NamedTuple):
+    """The share of requests within the limits, the steps whose time was extrapolated, and the most in one batch."""
+
+    good: float
+    extrapolated: Extrapolated
+    batch: int = 0
+
+
 class _TooLate(Exception):
-    """So many requests had their first token too late that the answer of a replay is known."""
+    """So many requests have no first token in time that the answer of a replay is known."""
 
 
 @dataclass
-class _UntilTooLate:
-    """The seconds of steps, until more than ``most`` requests had their first token after ``limit_s``: then _TooLate.
+class _Judged:
+    """What a plan needs of a replay's steps, of which none is kept.
 
-    ``sent``: when each request came that has no token yet.
+    Attributes:
+        came: when each request did that has no token yet, in order of arrival.
+        limit_s: for the first token; of more than ``most`` requests that are later :class:`_TooLate` is raised.
+        sizes: how many steps there are of each (:func:`step_size`), and ``batch``: the most requests in one.
+        ends: when each request had its tokens.
     """
 
-    seconds: StepSeconds
-    sent: dict[str, float]
+    came: dict[str, float]
     limit_s: float
     most: int
     late: int = 0
+    batch: int = 0
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    ends: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def __call__(self, step: Step) -> float:
-        took = self.seconds(step)
+    def __call__(self, step: Step) -> None:
+        self.sizes[step_size(step)] += 1
+        self.batch = max(self.batch, step.batch)
         for name, made in zip(step.ids, step.made, strict=True):
-            if made and (at := self.sent.pop(name, None)) is not None:
-                self.late += step.began + took - at > self.limit_s
+            if made:
+                self.ends[name] += [step.over] * made
+                self.late += step.over - self.came.pop(name, step.over) > self.limit_s
+        while self.came and step.over - next(iter(self.came.values())) > self.limit_s:
+            del self.came[next(iter(self.came))]
+            self.late += 1
         if self.late > self.most:
             raise _TooLate
-        return took
 
 
 @dataclass(frozen=True)
@@ -109,6 +129,7 @@ class Predictor:
     strict: bool = False
     changed: Callable[[SchedulerSettings, Mapping[str, str]], SchedulerSettings] = change_settings
     tell: Callable[[str], None] = lambda _: None
+    _shares: dict[object, Share] = field(init=False, repr=False, default_factory=dict)
 
     @classmethod
     def of(
@@ -156,7 +177,7 @@ class Predictor:
             high={name: max(value, *(edge[name] for edge in edges)) for name, value in predicted.items()},
             steps=likeliest.steps,
             arrived=likeliest.arrived,
-            extrapolated=self._extrapolated(settings, likeliest.steps),
+            extrapolated=self._extrapolated(settings, Counter(map(step_size, likeliest.steps))),
         )
 
     @property
@@ -191,11 +212,9 @@ class Predictor:
         speed: float = 1.0,
         deviations: float = 0.0,
         speeds: Speeds | None = None,
-        most_late: int | None = None,
+        **judged: _Judged,
     ) -> ReplayResult:
-        """Replay a recording's requests. Raises _TooLate: more than ``most_late`` of them had their first token too
-        late.
-        """
+        """Replay a recording's requests. ``judged``: as the replay's ``seen``, which sees the steps instead."""
         way = recording.way
         known = ended_by_text(recording.arrivals) if settings.recorded else recording.arrivals
         arrivals = [replace(arrival, at=arrival.at + way) for arrival in known]
@@ -203,20 +222,17 @@ class Predictor:
         if not pace:
             require_steps(self.model.steps)
         seconds: StepSeconds = Paced(pace, self.model.gap) if pace else Timed(self.model, speed, deviations, speeds)
-        if most_late is not None and self.slo and self.slo.ttft and not self.in_flight:
-            sent = {arrival.name: arrival.at for arrival in known}
-            seconds = _UntilTooLate(seconds, sent, self.slo.ttft / 1e3, most_late)
-        done = self.replayed(replace(recording, arrivals=arrivals), settings, seconds, self.in_flight)
+        done = self.replayed(replace(recording, arrivals=arrivals), settings, seconds, self.in_flight, **judged)
         return ReplayResult(done.steps, {name: at - way for name, at in done.arrived.items()})
 
-    def _extrapolated(self, settings: SchedulerSettings, steps: Sequence[Step]) -> Extrapolated:
+    def _extrapolated(self, settings: SchedulerSettings, sizes: Counter[tuple[int, int]]) -> Extrapolated:
         """The steps whose time is extrapolated. Raises LabError if there are any and this is strict."""
         if settings.pace:
             return Extrapolated()
-        larger = self.model.extrapolated(steps)
+        larger = self.model.extrapolated(sizes)
         if self.strict and larger.steps:
             raise LabError(
-                f"{larger.steps:,} of {len(steps):,} steps cannot be timed from this recording",
+                f"{larger.steps:,} of {sizes.total():,} steps cannot be timed from this recording",
                 f"they have {extrapolation_in_words(larger, self.model)}",
                 "leave out --strict to extrapolate, or record a run in which steps have such sizes",
                 code="prediction-extrapolated",
@@ -225,29 +241,37 @@ class Predictor:
 
     # -- the smallest that is enough ----------------------------------------------------------------------------------
 
-    def good_share(
-        self, rate: float, replicas: int = 1, assignments: Mapping[str, str] | None = None
-    ) -> tuple[float, Extrapolated]:
+    def good_share(self, rate: float, replicas: int = 1, assignments: Mapping[str, str] | None = None) -> Share:
         """The share of requests within the limits if ``rate`` come a second, spread in turn over ``replicas``.
 
-        And the steps whose time was extrapolated for that. If it is clear before the end that not ENOUGH are within
-        the limits, the share is 0.
+        If it is clear before the end that not ENOUGH are within the limits, the share is 0. A request without a token
+        is not within them. The same is replayed once.
         """
-        arrivals = at_rate(self.recording.arrivals, rate)
-        most_late = math.floor((1 - ENOUGH) * len(arrivals))
         settings = self.changed(self.recording.settings, assignments or {})
-        share, extrapolated = 0.0, Extrapolated()
-        for number in range(replicas):
+        asked = rate, replicas, tuple(sorted(settings.words.items()))
+        if asked not in self._shares:
+            self._shares[asked] = self._share(rate, replicas, settings)
+        return self._shares[asked]
+
+    def _share(self, rate: float, replicas: int, settings: SchedulerSettings) -> Share:
+        arrivals = at_rate(self.recording.arrivals, rate)
+        limits, most = self.slo or Slo(), math.floor((1 - ENOUGH) * len(arrivals))
+        limit_s = math.inf if limits.ttft is None or self.in_flight else limits.ttft / 1e3
+        bad, batch, extrapolated = 0, 0, Extrapolated()
+        for number in range(min(replicas, len(arrivals))):
             routed = arrivals[number::replicas]
-            if routed:
-                try:
-                    done = self._replay(replace(self.recording, arrivals=routed), settings, most_late=most_late)
-                except _TooLate:
-                    return 0.0, extrapolated
-                good = figures(done.steps, done.arrived, self.slo)["good_share"]
-                share += good * len(routed) / len(arrivals)
-                extrapolated |= self._extrapolated(settings, done.steps)
-        return share, extrapolated
+            judged = _Judged({arrival.name: arrival.at for arrival in routed}, limit_s, most - bad)
+            try:
+                done = self._replay(replace(self.recording, arrivals=routed), settings, seen=judged)
+            except _TooLate:
+                return Share(0.0, extrapolated)
+            extrapolated |= self._extrapolated(settings, judged.sizes)
+            batch = max(batch, judged.batch)
+            ttft, tpot = token_times(judged.ends, done.arrived).values()
+            bad += len(routed) - sum(limits.is_met(ms, tpot.get(name, 0.0)) for name, ms in ttft.items())
+            if bad > most:
+                return Share(0.0, extrapolated)
+        return Share(1.0 - bad / len(arrivals), extrapolated, batch)
 
     def knee(self) -> Enough:
         """The highest rate (requests per second) that one replica serves within the limits, found by halving."""
@@ -257,9 +281,9 @@ class Predictor:
         for _ in range(KNEE_STEPS):
             middle = (low + high) / 2
             self.tell(f"{middle:.2f} requests/s")
-            share, extrapolated = self.good_share(middle)
-            if share >= ENOUGH:
-                low, extrapolated_at_low = middle, extrapolated
+            share = self.good_share(middle)
+            if share.good >= ENOUGH:
+                low, extrapolated_at_low = middle, share.extrapolated
             else:
                 high = middle
         return Enough(low or None, most, extrapolated_at_low)
@@ -276,7 +300,7 @@ class Predictor:
         most = min(MOST_SLOTS, len(self.recording.arrivals), settings.step_tokens)
         recorded = int(settings.words["max_num_sequences"] or 16)
 
-        def share(slots: int) -> tuple[float, Extrapolated]:
+        def share(slots: int) -> Share:
             self.tell(f"{slots} slots")
             return self.good_share(rate, 1, {"max_num_sequences": str(slots)})
 
@@ -285,14 +309,16 @@ class Predictor:
     def replicas_enough(self, rate: float) -> Enough:
         """The smallest number of replicas that meets the limits at ``rate``, up to MOST_REPLICAS."""
 
-        def share(replicas: int) -> tuple[float, Extrapolated]:
+        def share(replicas: int) -> Share:
             self.tell(f"{replicas} replica{'s' if replicas > 1 else ''}")
-            return self.good_share(rate, replicas)
+            return self.good_share(rate, replicas)._replace(batch=replicas)
 
         return self._smallest(1, min(MOST_REPLICAS, len(self.recording.arrivals)), share)
 
-    def _smallest(self, first: int, most: int, share_of: Callable[[int], tuple[float, Extrapolated]]) -> Enough:
+    def _smallest(self, first: int, most: int, share_of: Callable[[int], Share]) -> Enough:
         """The smallest number with which enough requests are within the limits, by doubling and then by halving.
+
+        If fewer were ever in use, as many are tried next.
 
         Args:
             first: is tried first.
@@ -301,12 +327,13 @@ class Predictor:
         high: int | None = None
         every, at_high = Extrapolated(), Extrapolated()
         while high is None or high - low > 1:
-            share, extrapolated = share_of(number)
-            every |= extrapolated
-            if share >= ENOUGH:
-                high, at_high = number, extrapolated
-            else:
-                low = number
+            share = share_of(number)
+            every |= share.extrapolated
+            if share.good >= ENOUGH:
+                high, at_high = number, share.extrapolated
+                number = min((low + high) // 2, max(share.batch, low + 1))
+                continue
+            low = number
             if low == most:
                 return Enough(None, most, every)
             number = min(2 * number, most) if high is None else (low + high) // 2

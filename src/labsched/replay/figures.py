@@ -11,7 +11,7 @@ from labsched.replay.slo import Slo
 from labsched.step import Step
 
 Times = Mapping[str, Mapping[str, float]]  # TTFT and TPOT (ms) of each request that has it, by its name
-COUNTED = ("steps", "mean_batch", "preemptions", "recomputed_tokens", "cached_tokens")
+COUNTED = ("steps", "mean_batch", "preemptions", "recomputed_tokens", "cached_tokens", "without_token")
 
 
 def figures(steps: Sequence[Step], arrived: Mapping[str, float], slo: Slo | None = None) -> dict[str, float]:
@@ -22,7 +22,7 @@ def figures(steps: Sequence[Step], arrived: Mapping[str, float], slo: Slo | None
     Args:
         steps: every step, in order.
         arrived: when each request arrived, in the seconds of ``steps``.
-        slo: adds goodput, the good requests per second.
+        slo: adds goodput, the good requests per second, and their share: a request without a token is not good.
 
     Raises LabError: no request has an answer.
     """
@@ -50,8 +50,9 @@ def figures(steps: Sequence[Step], arrived: Mapping[str, float], slo: Slo | None
             code="figures-none",
         )
     counts["steps"] = len(steps)
+    counts["without_token"] = len(arrived) - len(answered)
     counts["mean_batch"] = sum(step.batch for step in steps) / len(steps)
-    ttft, tpot = _times(answered, arrived).values()
+    ttft, tpot = token_times(answered, arrived).values()
     itl = [gap * 1e3 for ends in answered.values() for gap in np.diff(ends)]
     whole = [(ends[-1] - arrived[name]) * 1e3 for name, ends in answered.items()]
     span = max(step.over for step in steps) - min(arrived[name] for name in answered)
@@ -68,7 +69,7 @@ def figures(steps: Sequence[Step], arrived: Mapping[str, float], slo: Slo | None
     }
     if slo:
         good = sum(slo.is_met(ttft[name], tpot.get(name, 0.0)) for name in answered)
-        run |= {"goodput_per_s": good * rate, "good_share": good / len(answered)}
+        run |= {"goodput_per_s": good * rate, "good_share": good / len(arrived)}
     return run
 
 
@@ -79,10 +80,10 @@ def request_times(steps: Sequence[Step], arrived: Mapping[str, float]) -> Times:
         for name, made in zip(step.ids, step.made, strict=True):
             if made and name in ends:
                 ends[name] += [step.over] * made
-    return _times({name: times for name, times in ends.items() if times}, arrived)
+    return token_times({name: times for name, times in ends.items() if times}, arrived)
 
 
-def _times(answered: Mapping[str, Sequence[float]], arrived: Mapping[str, float]) -> Times:
+def token_times(answered: Mapping[str, Sequence[float]], arrived: Mapping[str, float]) -> Times:
     """From when each request that has tokens had them."""
     return {
         "TTFT": {name: (ends[0] - arrived[name]) * 1e3 for name, ends in answered.items()},

@@ -13,7 +13,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
@@ -265,15 +265,7 @@ class _Sizes:
 
     def which(self, places: npt.NDArray[np.bool_]) -> _Sizes:
         """Return some of the sizes."""
-        return _Sizes(
-            self.prompts[places],
-            self.tokens[places],
-            self.samples[places],
-            self.spread[places],
-            self.rows[places],
-            self.relative[places],
-            self.triangles[places],
-        )
+        return _Sizes(**{field.name: getattr(self, field.name)[places] for field in fields(self)})
 
 
 class _Form(NamedTuple):

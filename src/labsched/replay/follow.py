@@ -137,7 +137,6 @@ class Follower:
         self._bound = arrival.after
 
     def _take_step(self, step: Step) -> None:
-        self._replay.steps.clear()  # they are for figures: none is made of them
         self._steps.append(step)
 
     def _replayed(self, step: Step, real: Line | None, first: bool) -> Line:

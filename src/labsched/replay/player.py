@@ -130,7 +130,7 @@ class Replay:
             recorded steps, and time stands still.
         gather_s: how long an idle server waits for the rest of a static batch, in the same unit.
         in_flight: send the next request when one ends, as a client with so many in flight; 0: at the recorded times.
-        seen: is called with each computed step.
+        seen: is called with each computed step, of which only the last is kept then.
     """
 
     scheduler: Scheduler
@@ -147,6 +147,7 @@ class Replay:
     def __post_init__(self) -> None:
         self._tokens = Tokens() if self.scheduler.features.kv_cache_reuse else None
         self.live: dict[str, tuple[Request, Arrival]] = {}
+        self._leaving: dict[str, Arrival] = {}  # those of them that will leave
         self._next = self._submitted = self._empty = 0
         self._emptied = self._left_at = 0.0  # when all earlier requests had ended: here, and as recorded
         self._late = 0.0  # how much later than recorded this load began
@@ -266,14 +267,15 @@ class Replay:
                 f"request {arrival.name} would be refused", str(error), "other settings", code="replay-request-refused"
             ) from error
         self.live[arrival.name] = request, arrival
+        if arrival.cancelled:
+            self._leaving[arrival.name] = arrival
         self._left_at = max(self._left_at, arrival.left_at)
 
     def _leave(self) -> None:
         """Cancel what was cancelled in the recording by now."""
-        for name, (request, arrival) in list(self.live.items()):
-            if arrival.cancelled and self._has_left(arrival):
-                self.scheduler.cancel(request)
-                self._end(name)
+        for name in [name for name, arrival in self._leaving.items() if self._has_left(arrival)]:
+            self.scheduler.cancel(self.live[name][0])
+            self._end(name)
 
     def _has_left(self, arrival: Arrival) -> bool:
         if self.seconds is None:
@@ -281,6 +283,7 @@ class Replay:
         return self.arrived[arrival.name] + arrival.left_at - arrival.at <= self.now
 
     def _end(self, name: str) -> None:
+        self._leaving.pop(name, None)
         if self.live.pop(name, None) and not self.live:
             self._emptied = self.now
 
@@ -297,6 +300,8 @@ class Replay:
             step.over = self.now
             step.requests, step.finished = [], []
             step.engine_us = step.ahead_us = None  # nothing is computed
+            if self.seen:
+                self.steps.clear()
             self.steps.append(step)
             if self.seen:
                 self.seen(step)
@@ -365,8 +370,9 @@ def replay(
     seconds: StepSeconds | None = None,
     in_flight: int = 0,
     kind: type[Scheduler] = Scheduler,
+    seen: Callable[[Step], None] | None = None,
 ) -> ReplayResult:
     """Replay a recording's requests under ``settings`` to their end. Arguments and errors as of :class:`Replay`."""
     gather = gather_s(lambda name: settings.words.get(name, ""))
-    done = Replay(scheduler_of(settings, kind), recording.arrivals, seconds, in_flight, gather_s=gather)
+    done = Replay(scheduler_of(settings, kind), recording.arrivals, seconds, in_flight, seen, gather)
     return ReplayResult(done.run(), done.arrived)

@@ -74,15 +74,16 @@ class Contexts:
 
     def each(self, step: Step) -> list[int]:
         """The same for each request of the batch."""
+        held = self._tokens
         for name in step.evicted:
-            self._tokens.pop(name, None)
-        contexts = []
-        for name, tokens, found in zip(step.ids, step.tokens, step.found, strict=True):
-            before = found if name in step.joined else self._tokens.get(name, 0)
-            self._tokens[name] = before + tokens
-            contexts.append(before + tokens)
+            held.pop(name, None)
+        if step.joined:
+            found = dict(zip(step.ids, step.found, strict=True))
+            held.update((name, found[name]) for name in step.joined if name in found)
+        contexts = [held.get(name, 0) + tokens for name, tokens in zip(step.ids, step.tokens, strict=True)]
+        held.update(zip(step.ids, contexts, strict=True))
         for name in step.ended:
-            self._tokens.pop(name, None)
+            held.pop(name, None)
         return contexts
 
 
@@ -97,16 +98,18 @@ class StepFeatures:
 
     def of(self, step: Step) -> StepCounts:
         computed, before = sum(step.tokens), self._before
-        counts = StepCounts.of(step.phase, step.tokens)
-        counts = counts._replace(
+        decoding, prompt, *_ = StepCounts.of(step.phase, step.tokens)
+        counts = StepCounts(
+            decoding,
+            prompt,
             context=self._contexts.of(step),
             makes_tokens=any(step.made),
             new_size=computed not in self._met,
-            after_prompts=self._prompts and not counts.prompt,
+            after_prompts=self._prompts and not prompt,
             after_pause=before is not None and step.began - before.over > PAUSE_S,
         )
         self._met.add(computed)
-        self._prompts = counts.prompt > 0
+        self._prompts = prompt > 0
         self._before = step
         return counts
 
@@ -289,15 +292,17 @@ class StepTime:
         usual = self.seconds(counts) - self.gap
         return seconds - usual if seconds > HELD_UP * usual else 0.0
 
-    def extrapolated(self, steps: Sequence[Step]) -> Extrapolated:
-        """Return the steps whose decoding requests or prompt tokens are far from every recorded number."""
-        found, features = Extrapolated(), StepFeatures()
-        for step in steps:
-            counts = features.of(step)
-            decoding = counts.decoding if is_far(self.sizes.decoding, counts.decoding) else 0
-            prompt = counts.prompt if is_far(self.sizes.prompt, counts.prompt) else 0
-            if decoding or prompt:
-                found |= Extrapolated(1, decoding, prompt)
+    def extrapolated(self, sizes: Mapping[tuple[int, int], int]) -> Extrapolated:
+        """Return the steps whose decoding requests or prompt tokens are far from every recorded number.
+
+        Args:
+            sizes: how many steps there are of each (:func:`step_size`).
+        """
+        found = Extrapolated()
+        for (decoding, prompt), steps in sizes.items():
+            far = decoding * is_far(self.sizes.decoding, decoding), prompt * is_far(self.sizes.prompt, prompt)
+            if any(far):
+                found |= Extrapolated(steps, *far)
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -421,6 +426,12 @@ class Paced:
 def prefill_tokens(counts: StepCounts) -> int:
     """The tokens of a step with prompts; 0 for one that only decodes."""
     return counts.decoding + counts.prompt if counts.prompt else 0
+
+
+def step_size(step: Step) -> tuple[int, int]:
+    """The decoding requests and the prompt tokens of a step."""
+    counts = StepCounts.of(step.phase, step.tokens)
+    return counts.decoding, counts.prompt
 
 
 def shape_of(counts: StepCounts) -> Shape:

@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,12 +81,16 @@ def change_vllm_settings(settings: SchedulerSettings, assignments: Mapping[str, 
 
 
 def replay_vllm(
-    recording: Recording, settings: SchedulerSettings, seconds: StepSeconds | None = None, in_flight: int = 0
+    recording: Recording,
+    settings: SchedulerSettings,
+    seconds: StepSeconds | None = None,
+    in_flight: int = 0,
+    seen: Callable[[Step], None] | None = None,
 ) -> ReplayResult:
     """As :func:`labsched.replay.player.replay`, by vLLM's scheduler."""
     scheduler: Any = CountedVllm(settings)
     gather = gather_s(lambda name: settings.words.get(name, ""))
-    done = Replay(scheduler, recording.arrivals, seconds, in_flight, gather_s=gather)
+    done = Replay(scheduler, recording.arrivals, seconds, in_flight, seen, gather)
     return ReplayResult(done.run(), done.arrived)
 
 
@@ -106,7 +110,7 @@ class CountedVllm:
     def __init__(self, settings: SchedulerSettings, record: str = "") -> None:
         self._ahead = 2 if settings.words.get("async_scheduling") == "true" else 1
         try:
-            config = vllm_config(settings)
+            config = _config_again(settings)
             from vllm.v1.core.sched.async_scheduler import AsyncScheduler
             from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -265,6 +269,16 @@ class CountedVllm:
                 self._abort(request)
             step.add(request, len(tokens), letter)
         return step
+
+
+_last_config: list[tuple[SchedulerSettings, Any]] = []  # at most one
+
+
+def _config_again(settings: SchedulerSettings) -> Any:
+    """As :func:`vllm_config`, which takes as long as many steps: that of the last settings is made once."""
+    if not _last_config or _last_config[0][0] != settings:
+        _last_config[:] = [(settings, vllm_config(settings))]
+    return _last_config[0][1]
 
 
 def vllm_config(settings: SchedulerSettings) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -223,7 +224,7 @@ def of_two_sizes() -> steptime.StepTime:
 def test_a_size_far_from_every_recorded_one_is_marked_larger_smaller_or_between(
     size: int, marked: bool, of_two_sizes: steptime.StepTime
 ) -> None:
-    found = of_two_sizes.extrapolated(rows_with([size]))
+    found = of_two_sizes.extrapolated(Counter(map(steptime.step_size, rows_with([size]))))
     assert (
         found == (1, 0, max(sum(c for c in row.tokens if c > 1) for row in rows_with([size])))
         if marked

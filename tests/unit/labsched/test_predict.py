@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import math
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,13 +30,14 @@ from step_schema import LINES, RequestLine
 from waiting import eventually
 
 from labctl.cli.predict import plan_command, predict_command
+from labctl.labs.compare import compare
 from labkit.errors import LabError
 from labsched.__main__ import main as module
 from labsched.costs import StepCounts
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
 from labsched.pace import DEVICES, SHAPES
-from labsched.replay import answer, figures, fitting, player, recording, steptime
+from labsched.replay import answer, figures, fitting, player, prediction, recording, steptime
 from labsched.replay.fitting import fit
 from labsched.replay.recording import Recording
 from labsched.replay.slo import Slo
@@ -433,10 +435,10 @@ def test_more_slots_never_meet_fewer_limits_and_the_plan_names_the_smallest(made
     assert slots and knee
 
     def share(slots: int) -> float:
-        return predictor.good_share(4.0, 1, {"max_num_sequences": str(slots)})[0]
+        return predictor.good_share(4.0, 1, {"max_num_sequences": str(slots)}).good
 
     assert share(int(slots)) >= answer.ENOUGH and (slots == 1 or share(int(slots) - 1) < answer.ENOUGH)
-    assert predictor.good_share(knee)[0] >= answer.ENOUGH
+    assert predictor.good_share(knee).good >= answer.ENOUGH
 
 
 def test_the_smallest_setting_is_found_by_doubling_and_halving_and_each_try_is_told(made_up: Recording) -> None:
@@ -445,6 +447,23 @@ def test_the_smallest_setting_is_found_by_doubling_and_halving_and_each_try_is_t
     found = predictor.slots_enough(4.0)
     assert found.value and f"{found.value:.0f} slots" in tried
     assert len(tried) == len({*tried}) <= 2 * math.log2(2 * len(made_up.arrivals))
+
+
+def test_a_plan_replays_nothing_twice_and_tries_no_slots_that_nobody_used(made_up: Recording) -> None:
+    asked = list[tuple[int, list[float]]]()
+
+    def replayed(recording: Recording, settings: Any, *more: Any, **seen: Any) -> player.ReplayResult:
+        asked.append((int(settings.words["max_num_sequences"]), [arrival.at for arrival in recording.arrivals]))
+        done = player.replay(recording, settings, *more, **seen)
+        assert len(done.steps) <= 1 or not seen, "no step is kept that a plan has seen"
+        return done
+
+    wide = replace(made_up, settings=player.change_settings(SETTINGS, {"max_num_sequences": "30"}))
+    predictor = replace(answer.Predictor.of(wide, slo=Slo.parse("ttft<200ms,tpot<20ms")), replayed=replayed)
+    prediction.plan_document(predictor, 4.0, "ttft<200ms,tpot<20ms")
+    assert all(asked.count(one) == 1 for one in asked)
+    (first, _), (second, _), *_ = asked
+    assert first == 30 and second < 15, "at 4 a second fewer than half of them are ever used"
 
 
 # -- requests that left -----------------------------------------------------------------------------------------------
@@ -475,7 +494,48 @@ def test_clients_that_leave_after_the_same_time_leave_after_it_whenever_they_cam
     assert max(last[one.name] - one.at for one in later) > 0.25
 
 
+def impatient() -> Recording:
+    """Forty requests at once on four slots; the client of every second one leaves after 50 ms."""
+    sent = [recordings.request(f"{n}", 1e-4 * n, 20, 20) for n in range(40)]
+    sent = [replace(one, why="cancelled", left_at=one.at + 0.05) if n % 2 else one for n, one in enumerate(sent)]
+    made = recordings.recorded(sent)
+    tokens = Counter(name for step in made.steps for name, count in zip(step.ids, step.made, strict=True) if count)
+    return replace(made, arrivals=[replace(one, made=tokens[one.name]) for one in sent])
+
+
+def test_a_request_that_got_no_token_is_counted_and_is_not_good() -> None:
+    made = impatient()
+    lost = [one.name for one in made.arrivals if not one.made]
+    assert 5 <= len(lost) <= 20
+    seen = figures.figures(made.steps, {one.name: one.at for one in made.arrivals}, Slo(ttft=1e6))
+    assert seen["without_token"] == len(lost) and seen["good_share"] == 1 - len(lost) / 40
+    predictor = answer.Predictor.of(made, slo=Slo(tpot=1e6))
+    assert predictor.good_share(1e4).good < answer.ENOUGH, "at this rate they leave again"
+    assert predictor.good_share(1.0).good == 1.0
+
+
 # -- the commands -----------------------------------------------------------------------------------------------------
+
+
+def test_the_recording_that_was_read_is_named_where_a_folder_holds_others(made_up: Recording, tmp_path: Path) -> None:
+    settings = recordings.vllm_settings(slots=4, blocks=200)
+    for number, started in enumerate(("20261127-140000000", "20261128-140000000")):
+        recordings.written_by_vllm(tmp_path, replace(made_up, settings=settings), rank=number, started=started)
+    os.utime(tmp_path / "vllm-20261127-140000000-4000-0.000001.jsonl", (1, 1))
+    read = recording.read_recording(tmp_path)
+    ours = replace(read, settings=replace(SETTINGS, recorded=settings.recorded))
+    predictor = answer.Predictor.of(ours, slo=Slo(ttft=500))
+    for document, remarks in (
+        (one := prediction.prediction_document(predictor, {}, {}), prediction.prediction_remarks(one)),
+        (many := prediction.plan_document(predictor, 4.0, "ttft<500ms"), prediction.plan_remarks(predictor, many)),
+    ):
+        assert document["recording"] == "vllm-20261128-140000000-4001-1"
+        assert document["others"] == ["vllm-20261127-140000000-4000-0"]
+        assert document["recording"] in remarks[0] and document["others"][0] in remarks[0]
+    (tmp_path / "b").mkdir()
+    recordings.written_by_vllm(tmp_path / "b", replace(made_up, settings=settings))
+    (remark,) = compare([tmp_path, tmp_path / "b"]).remarks
+    assert read.name and read.name in remark and "vllm-20261127-140000000-4000-0" in remark
 
 
 def test_predict_prints_the_recorded_the_predicted_and_the_noise_floor(made_up: Recording, tmp_path: Path) -> None:
