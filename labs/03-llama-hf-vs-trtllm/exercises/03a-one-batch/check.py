@@ -13,6 +13,7 @@ PROMPTS = (
 
 
 ALONE = "every prompt went through the model alone: one call of `compute` can take all of them."
+IN_PARTS = "prompts that came together went through the model in several batches: call `compute` once for all of them."
 TOO_LONG = (
     "an answer goes on after its last token: the batch runs as long as its longest answer, "
     "so cut each to its own limit."
@@ -24,8 +25,11 @@ def check(trial):
     prompts = trial.rng.sample(PROMPTS, 6)
     requests = list(zip(prompts, trial.rng.sample(range(4, 16), 6), strict=True))
     records = trial.at_once("llama-python-batched", requests)
-    largest = max((step.more["widest"] for step in trial.steps("llama-python-batched")), default=0)
+    steps = trial.steps("llama-python-batched")
+    largest = max((step.more["widest"] for step in steps), default=0)
     trial.expect("rows of the largest forward pass", "more than 1", largest, largest > 1, ALONE)
+    parted = sum(step.more["widest"] < step.batch for step in steps)
+    trial.expect("executions whose prompts were not all in one forward pass", "0", parted, parted == 0, IN_PARTS)
     alone = trial.at_once("llama-python", requests)
     pairs = [(record.text, right.text) for record, right in zip(records, alone, strict=True)]
     wrong = [(text, right) for text, right in pairs if text != right]
