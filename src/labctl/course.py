@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from labctl.texts import parse_yaml
 
 FILE = "course.yaml"
+END = "the course has passed: its exam is labctl learn ladder, its last page docs/learn/real-text.md"
 
 
 class LabInCourse(BaseModel):
@@ -47,7 +48,10 @@ def core_of(course: Course) -> list[str]:
     return [id for part in course for id in part.core]
 
 
-def question_answered(course: Course, id: str, passed: Container[str]) -> str | None:
-    """The question that one can answer, if this exercise of the core was the last one of its lab."""
+def told_after(course: Course, id: str, passed: Container[str]) -> list[str]:
+    """Say what one can answer where an exercise was the last of its lab's core, and where the course ends."""
     part = next((part for part in course if id in part.core), None)
-    return part.answers if part and all(each in passed for each in part.core) else None
+    told = [f"you can now answer: {part.answers}"] if part and all(each in passed for each in part.core) else []
+    if told and all(each in passed for each in core_of(course)):
+        told.append(END)
+    return told

@@ -52,10 +52,8 @@ class Model:
             raise self._unable("logprobs", "gives no log probabilities; models that stream tokens do")
         if asked.answer_schema is not None and not self.text.structured:
             raise self._unable("response_format", "cannot mask tokens; vLLM can")
-        tensors, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, self.sampling(asked, choice), Tensor)
-        end = self.text.end
-        if end and not asked.ignore_eos and self.words.end_id is not None:
-            tensors.append(end.filled(self.words.end_id, Tensor))
+        sampling, end_id = self.sampling(asked, choice), self.words.end_id
+        tensors, parameters = self.text.wire(prompt, tokens, asked.ignore_eos, sampling, Tensor, end_id)
         if asked.rivals is not None:
             parameters[LOGPROBS] = asked.rivals
             if self.text.return_logprobs:

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from labdoor.errors import ApiError
 from labdoor.requests import Message
+from labkit.client.chat_template import ChatTemplate, end_id_of, read_object, unreadable_tokenizer
 from labkit.errors import LabError
 
 SHORT, PIECE = 2**11, 2**16  # characters of a text that are counted at once: in the loop; in a thread
 COUNTING = ThreadPoolExecutor(2, "count")
 #: For a model without a template of its own: a line for each turn, and the beginning of the answer's line.
-PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+PLAIN = ChatTemplate.parse("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:")
 PLAIN_STOP = "\nuser:"  # a base model goes on with the next question
-SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token")
-
-
-def _template(source: str) -> Template:
-    def refuse(message: str) -> NoReturn:
-        raise TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.globals["raise_exception"] = refuse
-    return environment.from_string(source)
 
 
 @dataclass(frozen=True)
@@ -44,16 +30,13 @@ class Vocabulary:
     Attributes:
         end_id: the token that ends a text.
         context: tokens that the model sees.
-        template: Jinja, as Hugging Face's tokenizers have it.
-        special: the tokens that it names ("bos_token").
-        stops: stop strings that it needs.
+        stops: stop strings that the template needs.
     """
 
     tokenizer: Tokenizer | None = None
     end_id: int | None = None
     context: int | None = None
-    template: Template = field(default_factory=lambda: _template(PLAIN))
-    special: dict[str, str] = field(default_factory=dict)
+    template: ChatTemplate = PLAIN
     stops: Sequence[str] = (PLAIN_STOP,)
 
     @classmethod
@@ -65,37 +48,21 @@ class Vocabulary:
         try:
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
             tokenizer.no_truncation()
-            model, words = _json(path / "config.json"), _json(path / "tokenizer_config.json")
-            end_id = model.get("eos_token_id")
-            known = {
-                "tokenizer": tokenizer,
-                "end_id": end_id if isinstance(end_id, int) else None,
-                "context": model.get("max_position_embeddings") or model.get("n_positions"),
-            }
-            source = words.get("chat_template")
-            if isinstance(source, list):  # several by name
-                source = next((named["template"] for named in source if named["name"] == "default"), None)
-            if (file := path / "chat_template.jinja").is_file():
-                source = file.read_text(encoding="utf-8")
-            if not source:
-                return cls(**known)
-            special = {name: _word(words[name]) for name in SPECIAL_TOKENS if words.get(name)}
-            return cls(**known, template=_template(source), special=special, stops=())
+            model = read_object(path / "config.json")
         except Exception as error:  # the tokenizers library raises no type of its own
-            raise LabError(
-                f"the tokenizer in {folder} cannot be read",
-                str(error),
-                "labctl weights list",
-                code="tokenizer-unreadable",
-            ) from None
+            raise unreadable_tokenizer(folder, error) from None
+        context = model.get("max_position_embeddings") or model.get("n_positions")
+        if template := ChatTemplate.of(folder):
+            return cls(tokenizer, end_id_of(folder), context, template, stops=())
+        return cls(tokenizer, end_id_of(folder), context)
 
     def render(self, messages: Sequence[Message]) -> str:
         """The text that the model continues. Raises ApiError if the template takes no such conversation."""
         turns = [{"role": "system" if m.role == "developer" else m.role, "content": m.text} for m in messages]
         try:
-            return self.template.render(messages=turns, add_generation_prompt=True, **self.special)
-        except (TemplateError, TypeError, ValueError, OverflowError) as error:
-            raise ApiError(400, f"messages: the model's chat template refuses them: {error}", "messages") from None
+            return self.template.render(turns)
+        except LabError as error:
+            raise ApiError(400, f"messages: {error.what}: {error.why}", "messages") from None
 
     async def count(self, text: str, special: bool = True) -> int | None:
         """How many tokens a text has, but no more than it takes to exceed the context; None without a tokenizer.
@@ -119,15 +86,3 @@ class Vocabulary:
             if tokens > (self.context or math.inf):
                 break
         return tokens
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """The object in a file; {} where there is none. Raises ValueError: it holds something else."""
-    data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if not isinstance(data, dict):
-        raise ValueError(f"{path.name} is no JSON object")
-    return data
-
-
-def _word(token: Any) -> str:
-    return str(token["content"] if isinstance(token, dict) else token)

@@ -1,7 +1,7 @@
 """A program: the chat page on loopback, before a stand-in for a model. It prints its address.
 
-The answer depends on the prompt: "arguments" gives what reached the model, as JSON; "break" ends in an error; any other
-grows twice.
+The answer depends on the prompt: one with "arguments" gives what reached the model, as JSON; "break" ends in an error;
+any other grows twice. With a folder's chat template it stands behind the whole chat, as a model's does.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ CHOICES = {name: Input(name, "FP32", (1,)) for name in ("temperature", "seed")}
 
 
 @contextmanager
-def chat_stand_in() -> Iterator[str]:
+def chat_stand_in(tokenizer_dir: str = "") -> Iterator[str]:
     """The program, for the time of a block; yields the page's address."""
-    with subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, __file__, tokenizer_dir], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:
             yield process.stdout.readline().strip()
@@ -35,15 +35,16 @@ def chat_stand_in() -> Iterator[str]:
             process.kill()
 
 
-def _ask(*arguments: Any, standing: Any) -> Iterator[PartialAnswer]:
+def _ask(*arguments: Any, standing: Any, end_id: int | None) -> Iterator[PartialAnswer]:
     prompt = arguments[2]
-    if prompt == "arguments":
-        yield PartialAnswer(json.dumps(arguments))
+    before = prompt if arguments[5] else ""
+    if "arguments" in prompt:
+        yield PartialAnswer(before + json.dumps([*arguments, end_id]))
         return
-    yield PartialAnswer("a b")
+    yield PartialAnswer(f"{before}a b")
     if prompt == "break":
         raise LabError("the connection broke", "<b>why</b>", "labctl status", code="connection-broken")
-    yield PartialAnswer("a b c", SPEED)
+    yield PartialAnswer(f"{before}a b c", SPEED)
 
 
 def _of(endpoint: str, name: str) -> TextModel:
@@ -53,6 +54,7 @@ def _of(endpoint: str, name: str) -> TextModel:
 if __name__ == "__main__":
     conversation.ask_model = _ask  # type: ignore[assignment]
     TextModel.of = _of  # type: ignore[method-assign]
-    with chat.serve_chat(chat.chat_page("nowhere:1", ["m"], "m", "", "A lab", halted=lambda: STILL), 0) as address:
+    page = chat.chat_page("nowhere:1", ["m"], "m", sys.argv[1], "A lab", halted=lambda: STILL)
+    with chat.serve_chat(page, 0) as address:
         print(address, flush=True)
         chat.wait()

@@ -144,7 +144,7 @@ def explain(error: Exception, name: str, revision: str) -> LabError:
         return LabError(
             f"{name} is not cached and cannot be fetched: {why}",
             "what was fetched so far is kept",
-            "check the network and try again, or use --set model=shipped:tiny-gpt2",
+            "check the network and try again, or leave the setting out: the labs' own models need no hub",
             code="hub-unreachable",
         )
     if isinstance(error, httpx.TooManyRedirects | httpx.InvalidURL | json.JSONDecodeError):

@@ -13,7 +13,7 @@ import click
 from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import is_terminal, say
-from labctl.course import question_answered
+from labctl.course import told_after
 from labctl.learn import desk
 from labctl.learn.exercise import Exercise, counted_exercises, find_exercise, find_exercises
 from labctl.learn.progress import NEW, PASSED, Progress
@@ -175,8 +175,8 @@ def _offer(session: Session, passed: Exercise, exercises: list[Exercise], progre
     core = counted_exercises(exercises)
     if passed.core:
         say(f"{progress.passed(core)} of {len(core)}")
-        if question := question_answered(session.catalog.course, passed.id, progress.all_passed):
-            say(f"you can now answer: {question}", hanging="    ")
+        for line in told_after(session.catalog.course, passed.id, progress.all_passed):
+            say(line, hanging="    ")
     if following := progress.next_open(exercises, passed.id):
         say(f"next: labctl exercise next   ({following.id}, {following.title})")
     say(f"to compare: labctl exercise solution {passed.id}")

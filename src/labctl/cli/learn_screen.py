@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.cli import fullscreen, learn_view
-from labctl.course import question_answered
+from labctl.course import told_after
 from labctl.learn import desk, judge, server
 from labctl.learn.exercise import Exercise, counted_exercises
 from labctl.learn.progress import PASSED, Progress
@@ -168,10 +168,8 @@ class LearnScreen:
 
     def _after_a_pass(self) -> list[str]:
         """What one can do, and now answer."""
-        course, passed = self.session.catalog.course, self.progress.all_passed
-        question = question_answered(course, self.exercise.id, passed)
-        said = [f"you can now answer: {question}"] if question else []
-        return [*said, "n is the next exercise, s shows the solution"]
+        told = told_after(self.session.catalog.course, self.exercise.id, self.progress.all_passed)
+        return [*told, "n is the next exercise, s shows the solution"]
 
     def _stamps(self) -> list[int]:
         return desk.stamps(self.exercise, self.session.workspace)

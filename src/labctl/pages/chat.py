@@ -8,18 +8,20 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from labctl.pages.address import CHAT, listening_socket
 from labctl.triton import conversation
+from labkit.client.chat_template import ChatTemplate, end_id_of
 from labkit.client.text_model import TextModel
 from labkit.errors import LabError
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when Gradio is imported: nothing is sent anywhere
 import gradio as gr
 
-PROMPT = "The beginning of a text (Shift+Enter begins a new line)"
+PROMPT, QUESTION = "The beginning of a text", "A question"  # the second to a model with a chat template
+NEW_LINE = " (Shift+Enter begins a new line)"
 NO_PROMPT = "There is nothing to continue: type the beginning of a text first."
 FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["monospace"]}  # the machine's: no other server is asked
 CSS = ".message pre, .message code {white-space: pre-wrap !important}"
@@ -61,6 +63,7 @@ def chat_page(
 ) -> gr.ChatInterface:
     """The page for the models ``names`` at ``endpoint``; models that do not continue a text are left out.
 
+    A model that streams, and has a chat template, is asked with the whole chat; any other continues the last text.
     ``halted`` returns a message while the stack's clock stands still, "" while it runs.
 
     Raises LabError: neither ``chosen`` nor another model can be used.
@@ -71,6 +74,11 @@ def chat_page(
             models[name] = TextModel.of(endpoint, name)
     if not models:
         TextModel.of(endpoint, chosen)  # raises the error that says why
+    templates: dict[str, tuple[ChatTemplate, int | None]] = {}
+    for name, found in models.items():
+        folder = tokenizer_dir or found.tokenizer_dir
+        if found.answers_alone and (template := ChatTemplate.of(folder)):
+            templates[name] = template, end_id_of(folder)
     dials = [name for name in DIALS if any(name in model.choices for model in models.values())]
 
     def answer(prompt: str, history: Any, model: str, tokens: float, *values: float) -> Iterator[str]:
@@ -79,23 +87,27 @@ def chat_page(
             yield NO_PROMPT
             return
         yield halted()
-        text = ""
+        text, asked, hidden, end_id = "", prompt, "", None
         try:
+            if model in templates:
+                template, end_id = templates[model]
+                asked = hidden = template.render([*earlier_turns(history), {"role": "user", "content": prompt}])
             sampling = sampling_values(dict(zip(dials, values, strict=True)))
-            asked = (endpoint, model, prompt, int(tokens), sampling, tokenizer_dir)
-            for part in conversation.ask_model(*asked, standing=lambda: bool(halted())):
-                text = fence_markdown(part.text)
+            request = (endpoint, model, asked, int(tokens), sampling, tokenizer_dir)
+            for part in conversation.ask_model(*request, standing=lambda: bool(halted()), end_id=end_id):
+                text = fence_markdown(part.text.removeprefix(hidden))
                 yield f"{text}\n{part.speed}"
         except LabError as error:
             yield f"{text}\n{fence_markdown(str(error))}"
 
+    label = (QUESTION if templates else PROMPT) + NEW_LINE
     return gr.ChatInterface(
         answer,
         title=title,
         description=note,
         chatbot=gr.Chatbot(show_label=False, height="60vh", elem_id="texts", buttons=["copy", "copy_all"]),
         textbox=gr.Textbox(
-            label=PROMPT, placeholder=PROMPT, max_lines=8, submit_btn=True, stop_btn=True, elem_id="prompt"
+            label=label, placeholder=label, max_lines=8, submit_btn=True, stop_btn=True, elem_id="prompt"
         ),
         additional_inputs=[
             gr.Dropdown([*models], value=chosen if chosen in models else next(iter(models)), label="Model"),
@@ -122,6 +134,19 @@ def fence_markdown(text: str) -> str:
     while fence in text:
         fence += "`"
     return f"{fence}\n{text}\n{fence}"
+
+
+def earlier_turns(history: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The turns of a chat as Gradio keeps them, without what the page has put around each answer."""
+    turns = []
+    for message in history:
+        content = message["content"]
+        text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+        if message["role"] == "assistant":
+            fence, _, rest = text.partition("\n")
+            text = rest.rpartition(f"\n{fence}")[0]
+        turns.append({"role": message["role"], "content": text})
+    return turns
 
 
 @contextlib.contextmanager

@@ -37,19 +37,21 @@ def ask_model(
     sampling: Mapping[str, Any],
     tokenizer_dir: str = "",
     standing: Callable[[], bool] = bool,
+    end_id: int | None = None,
 ) -> Iterator[PartialAnswer]:
     """The answer as it grows, at least once; the last one is whole.
 
     Args:
         tokenizer_dir: of a stack of ours; "": of any server, whose own counts the tokens where it is seen from here.
         standing: whether the model's clock stands still, so that no answer can come.
+        end_id: the token that ends the answer, for a model that must be told.
 
     Raises:
         LabError: in Triton's words.
     """
     text_model = TextModel.of(endpoint, model)
     with connection(text_model, endpoint) as stream:
-        record = text_model.send(stream, prompt, tokens, sampling=sampling)
+        record = text_model.send(stream, prompt, tokens, sampling=sampling, end_id=end_id)
         before = prompt if text_model.answers_alone else ""
         for text in growing_text(stream, record, Silence(TIMEOUT_S, standing)):
             if text_model.decoupled:

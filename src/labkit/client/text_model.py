@@ -182,6 +182,7 @@ class TextModel:
         id: str = "",
         priority: int = 0,
         tenant: str = "",
+        end_id: int | None = None,
     ) -> RequestRecord:
         """Ask for ``tokens`` more tokens.
 
@@ -191,8 +192,9 @@ class TextModel:
             id: the request's, one of ``request_id``; "": a new one.
             priority: 1 is the highest; 0 leaves it to the model.
             tenant: whose it is, for a model that takes more parameters than its own.
+            end_id: the token that ends the answer, for a model that must be told; None: it is not.
         """
-        inputs, parameters = self.wire(prompt, tokens, to_the_end, sampling)
+        inputs, parameters = self.wire(prompt, tokens, to_the_end, sampling, end_id=end_id)
         if tenant and not self.by_parameter:
             parameters["tenant"] = tenant
         return client.send_inputs(
@@ -213,6 +215,7 @@ class TextModel:
         to_the_end: bool = False,
         sampling: Mapping[str, Any] | None = None,
         kind: Any = grpcclient.InferInput,
+        end_id: int | None = None,
     ) -> tuple[list[Any], dict[str, Any]]:
         """The input tensors, of the class ``kind``, and the request parameters; other arguments as of :meth:`send`."""
         heeded = {name: value for name, value in (sampling or {}).items() if name in self.choices}
@@ -227,7 +230,9 @@ class TextModel:
             return tensors, {"max_tokens": tokens, "ignore_eos": to_the_end, **texts}
         tensors += [self.sampling[name].filled(value, kind) for name, value in heeded.items()]
         if self.end and to_the_end:
-            tensors.append(self.end.filled(impossible_end_id(triton_to_np_dtype(self.end.datatype)), kind))
+            end_id = impossible_end_id(triton_to_np_dtype(self.end.datatype))
+        if self.end and end_id is not None:
+            tensors.append(self.end.filled(end_id, kind))
         return tensors, {}
 
     def _value(self, item: Input, prompt: str, tokens: int) -> Any:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from labkit.evidence import bounds
 
 SHIPPED = {"Fair", "ORDERS", "order"}
-OWN = "the order that does the work here comes from labserve: write the four methods of `Fair` yourself."
+OWN = "the order that does the work here comes from labsched: write the four methods of `Fair` yourself."
 FLOOD = "the flood goes first, and the other tenant gets what is left: first come, first served knows no tenants."
 REQUESTS = "both tenants get the same number of requests, not of tokens: the one with longer answers gets more."
 PROMPTS = "the tenant with long prompts gets more: the tokens of a prompt are work too, so count them in `joined`."

@@ -151,8 +151,7 @@ def test_a_refusal_of_a_file_is_told_by_its_status() -> None:
 def test_fault_23_no_network_is_told_as_such(tmp_path: Path) -> None:
     code, _, err = fetch("http://127.0.0.1:9", tmp_path)
     assert code == 1
-    found, *words = refusal(err)
-    assert found == "hub-unreachable" and "shipped:tiny-gpt2" in "".join(words)
+    assert refusal(err)[0] == "hub-unreachable"
 
 
 def test_fault_23_what_is_cached_works_without_a_network(endpoint: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from exercise_cases import EXERCISES
 from lab_errors import lab_error
 
 from labctl.catalog import load_catalog
-from labctl.course import FILE, core_of, question_answered
+from labctl.course import END, FILE, core_of, told_after
+from labctl.lab import Lab
 from labctl.workspace import Workspace
 
 CATALOG = load_catalog(Workspace(ROOT, ROOT / ".cache"))
@@ -49,11 +51,24 @@ def test_a_lesson_names_each_of_its_exercises(lesson: Path) -> None:
     assert sorted(named) == sorted(e.id for e in EXERCISES if e.lab.folder == lesson.parent.name)
 
 
+@pytest.mark.parametrize(("lab", "following"), pairwise(CATALOG.labs), ids=lambda lab: lab.number)
+def test_a_lesson_leads_to_the_next_lab_of_the_course(lab: Lab, following: Lab) -> None:
+    lesson = (ROOT / "labs" / lab.folder / "README.md").read_text(encoding="utf-8")
+    assert f"Next in the course: [lab {following.number}](../{following.folder}/README.md)" in lesson
+
+
 def test_a_question_is_answered_with_the_last_exercise_of_its_lab() -> None:
     first, *others = CATALOG.course[0].core
-    assert question_answered(CATALOG.course, first, {first}) is None
-    assert question_answered(CATALOG.course, first, {first, *others}) == CATALOG.course[0].answers
-    assert question_answered(CATALOG.course, "99z", {"99z"}) is None
+    assert told_after(CATALOG.course, first, {first}) == []
+    (told,) = told_after(CATALOG.course, first, {first, *others})
+    assert CATALOG.course[0].answers in told
+    assert told_after(CATALOG.course, "99z", {"99z"}) == []
+
+
+def test_after_the_last_exercise_the_course_says_where_it_ends() -> None:
+    core = core_of(CATALOG.course)
+    assert told_after(CATALOG.course, core[0], {*core})[-1] == END
+    assert (ROOT / END.split()[-1]).is_file()
 
 
 def test_a_course_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -43,7 +44,21 @@ def test_an_answer_grows_and_its_speed_stands_below_it(page: Client) -> None:
 def test_the_model_gets_the_prompt_and_each_dial(page: Client) -> None:
     (*_, shown) = answers(page, "arguments", temperature=0.5, seed=9)
     reached = json.loads(shown.strip("`\n"))
-    assert reached == ["nowhere:1", "m", "arguments", 5, {"temperature": 0.5, "seed": 9}, ""]
+    assert reached == ["nowhere:1", "m", "arguments", 5, {"temperature": 0.5, "seed": 9}, "", None]
+
+
+def test_a_model_with_a_chat_template_gets_the_whole_chat_and_its_answer_stands_alone(tmp_path: Path) -> None:
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[answer]"
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    (tmp_path / "config.json").write_text('{"eos_token_id": 7}')
+    with chat_stand_in(str(tmp_path)) as address:
+        page = Client(address, verbose=False)
+        first, (*_, shown) = answers(page, "a")[-1], answers(page, "arguments")
+        page.close()
+    assert first == f"{chat.fence_markdown('a b c')}\n{SPEED}"
+    reached = json.loads(shown.strip("`\n"))
+    assert (reached[2], reached[-1]) == ("[user]a[assistant]a b c[user]arguments[answer]", 7)
 
 
 @pytest.mark.parametrize("dials", [(2.5, -1), (0.0, 1e9)])
