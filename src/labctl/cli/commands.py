@@ -28,7 +28,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
             (
                 "exercise list iterative",
                 "exercise start 02a",
-                "exercise check 02a --watch",
+                "exercise check 02a",
                 "exercise solution 02a --give-up",
                 "exercise verify 02a",
             ),

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
@@ -23,10 +21,6 @@ from labkit.errors import LabError
 from labkit.tables import format_table
 from labsched.printable import printable
 
-if TYPE_CHECKING:
-    from labctl.learn.judge import Outcome
-
-WATCH_S = 0.3
 BAR = 30  # columns
 runtime_option = opt.runtime_option("Run the exercise server in a container, or as a process of this machine.")
 
@@ -133,41 +127,25 @@ def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
     help="Seed for prompts, lengths and arrival order; may be repeated.",
 )
 @runtime_option
-@click.option("--watch", is_flag=True, help="Check again whenever a file is saved. Ctrl-C ends it.")
 @opt.verbose
 @click.pass_context
 def check_command(
-    ctx: click.Context,
-    id: str | None,
-    json_output: bool,
-    seeds: tuple[int, ...],
-    runtime: str,
-    watch: bool,
-    verbose: bool,
+    ctx: click.Context, id: str | None, json_output: bool, seeds: tuple[int, ...], runtime: str, verbose: bool
 ) -> None:
     """Judge exercise ID by what your server does; without ID the one started last."""
     from labctl.learn.judge import check_exercise
 
     session, exercises, progress = _open(verbose)
     exercise = _chosen(exercises, progress, id)
-    while True:
-        judged = desk.stamps(exercise, session.workspace)  # before the check: what is saved meanwhile is checked next
-        outcome = check_exercise(session, exercise, runtime, seeds)
-        _show(outcome, json_output)
-        if outcome.passed and not json_output:
-            _offer(session, exercise, exercises, progress)
-        if not watch:
-            ctx.exit(0 if outcome.passed else 1)
-        while desk.stamps(exercise, session.workspace) == judged:
-            time.sleep(WATCH_S)
-
-
-def _show(outcome: Outcome, json_output: bool) -> None:
+    outcome = check_exercise(session, exercise, runtime, seeds)
     if json_output:
         click.echo(json.dumps(asdict(outcome), indent=2))
-        return
-    for line in (*outcome.rows(), "", outcome.verdict):
-        say(printable(line), hanging="    ")
+    else:
+        for line in (*outcome.rows(), "", outcome.verdict):
+            say(printable(line), hanging="    ")
+        if outcome.passed:
+            _offer(session, exercise, exercises, progress)
+    ctx.exit(0 if outcome.passed else 1)
 
 
 def _offer(session: Session, passed: Exercise, exercises: list[Exercise], progress: Progress) -> None:
@@ -237,14 +215,11 @@ def next_command() -> None:
 
 
 @exercise_command.command("stop")
-@click.argument("id", required=False, shell_complete=completion.exercises)
-def stop_command(id: str | None) -> None:
+def stop_command() -> None:
     """Take the exercise server down."""
     from labctl.learn.server import stop_exercise_server
 
-    session, exercises, _ = _open()
-    if id:
-        find_exercise(exercises, id)
+    session, _, _ = _open()
     with stack_lock(session.workspace, "exercises", "exercise stop"):  # not under a check that is in progress
         stopped = stop_exercise_server(session)
         click.echo("the exercise server is down" if stopped else "no exercise server is up")

@@ -49,7 +49,6 @@ class ExerciseManifest(BaseModel):
     wrong: dict[str, Sentence] = Field(min_length=2)  # a patch for each likely wrong answer, and its sentence
     stuck: str = LOOP  # what it probably means if a request is not answered
     patience: float = Field(default=10.0, gt=0)  # seconds after which a request without an answer counts as stuck
-    memory_mib: int = Field(default=3072, ge=256)  # memory that one model may take before it is stopped
 
     @model_validator(mode="after")
     def _places(self) -> ExerciseManifest:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from labctl.learn import desk, faults, growing, own_work, server
 from labctl.learn.exercise import Exercise, find_exercises
-from labctl.learn.limits import memory_limit
+from labctl.learn.limits import MOST_MIB, memory_limit
 from labctl.learn.outcome import Check, Explained, Missing, Slow, Stuck, TooBusy
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
@@ -188,7 +188,7 @@ def _run_trial(
         _processes(running),
     )
     session.listener.step(f"checking exercise {exercise.id}, seed {seed}")
-    with memory_limit(session.workspace, record, exercise.manifest.memory_mib) as describe_excess:
+    with memory_limit(session.workspace, record) as describe_excess:
         _try(function, trial, describe_excess, exercise, running)
     if describe_excess():  # Triton starts the model's process again, with the request that took too much
         server.stop_exercise_server(session)
@@ -237,7 +237,7 @@ def _try(
         trial.expect("the check", "reads what your file gives", type(error).__name__, False, sentence)
     if excess := describe_excess():
         if trial.passed:
-            fail("memory", f"at most {exercise.manifest.memory_mib:,} MiB", "more", excess)
+            fail("memory", f"at most {MOST_MIB:,} MiB", "more", excess)
     elif not explained and (fault := faults.headline(trial.faults(), exercise)):
         trial.checks.insert(0, Check("exceptions, and rules of Triton that were broken", "none", fault, False, fault))
 

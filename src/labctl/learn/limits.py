@@ -15,16 +15,17 @@ from labkit.errors import LabError
 from labkit.waiting import call_repeatedly
 
 LOOK_S = 0.25
+MOST_MIB = 3072  # of one model's process
 
 
 @contextlib.contextmanager
-def memory_limit(workspace: Workspace, record: Record, memory_mib: int) -> Iterator[Callable[[], str]]:
+def memory_limit(workspace: Workspace, record: Record) -> Iterator[Callable[[], str]]:
     """Watch a server's processes for the time of a block; yields what says in words what happened, "" for nothing.
 
     On this machine the process that takes too much is killed, and the server lives. In a container its number is not
     known here, so the whole server is killed.
     """
-    limit, stopped = memory_mib * 2**20, False
+    limit, stopped = MOST_MIB * 2**20, False
 
     def look() -> None:
         nonlocal stopped
@@ -44,7 +45,7 @@ def memory_limit(workspace: Workspace, record: Record, memory_mib: int) -> Itera
                         server.kill()
 
     def describe_excess() -> str:
-        taken = f"a model took more than {memory_mib:,} MiB of memory and was stopped"
+        taken = f"a model took more than {MOST_MIB:,} MiB of memory and was stopped"
         return f"{taken}: does something grow without an end?" if stopped else ""
 
     with call_repeatedly(look, LOOK_S, "limits"):

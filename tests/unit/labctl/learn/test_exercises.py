@@ -276,26 +276,3 @@ def test_an_exercise_serves_only_the_models_it_needs_with_its_own_replacements(w
         "tensorrt_llm/config.pbtxt",
         "llama-python-batched/config.pbtxt",
     ]
-
-
-def test_what_is_saved_while_a_check_runs_is_checked_next(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exercise = find_exercise(EXERCISES, "02a")
-    file = desk.lay_out_exercise(exercise, workspace) / next(iter(exercise.manifest.files))
-    checked = []
-
-    def check(*_: object) -> judge.Outcome:
-        checked.append(file.read_text())
-        if len(checked) == 2:
-            raise LabError("enough", code="exercises-none")
-        file.write_text("saved meanwhile")
-        return judge.Outcome("02a", False, [1], [], "not yet")
-
-    def nothing_saved(_: float) -> None:
-        raise AssertionError("the check waits for another save")
-
-    monkeypatch.setattr(judge, "check_exercise", check)
-    monkeypatch.setattr("labctl.cli.exercise.time.sleep", nothing_saved)
-    run("check", "02a", "--watch")
-    assert checked[1:] == ["saved meanwhile"]
