@@ -51,7 +51,7 @@ def test_a_lesson_names_each_of_its_exercises(lesson: Path) -> None:
     assert sorted(named) == sorted(e.id for e in EXERCISES if e.lab.folder == lesson.parent.name)
 
 
-@pytest.mark.parametrize(("lab", "following"), pairwise(CATALOG.labs), ids=lambda lab: lab.number)
+@pytest.mark.parametrize(("lab", "following"), [*pairwise(CATALOG.labs)], ids=lambda lab: lab.number)
 def test_a_lesson_leads_to_the_next_lab_of_the_course(lab: Lab, following: Lab) -> None:
     lesson = (ROOT / "labs" / lab.folder / "README.md").read_text(encoding="utf-8")
     assert f"Next in the course: [lab {following.number}](../{following.folder}/README.md)" in lesson
