@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labsched.features import InForce
-from labsched.order import order
+from labsched.order import Order, order
 from labsched.own import FILE, scheduler_beside
 from labsched.pace import Pace
 from labsched.policy import BATCHING, effective_policy
@@ -48,12 +48,13 @@ def set_up_scheduler(word: Callable[[str], str], device: str, kind: type[Schedul
     limit = int(word("max_num_sequences") or 16)
     shape = ModelShape.of(word("gpt_model_path"))
     engine, kv, features = open_engine(word, shape, limit, device)
-    scheduler = kind(engine, kv, policy, limit, static, features, order(word("scheduling")))
+    asked_order = order(word("scheduling"))
+    scheduler = kind(engine, kv, policy, limit, static, features, asked_order)
     scheduler.pace = Pace.of(word("pace"), word("pace_shape"), word("pace_slower") or "1", word("pace_table"))
     in_force = [
         InForce("batch_scheduler_policy", asked, policy.value, reason),
         *features.in_force(word),
-        InForce("scheduling", word("scheduling"), word("scheduling")),
+        InForce("scheduling", word("scheduling"), *order_in_force(scheduler, asked_order, word("scheduling"))),
         InForce("pace", word("pace"), word("pace")),
     ]
     described = (
@@ -62,3 +63,10 @@ def set_up_scheduler(word: Callable[[str], str], device: str, kind: type[Schedul
     )
     own = "" if kind is Scheduler else FILE
     return Setup(scheduler, shape, kv, features, LogProbs(word), in_force, described, own)
+
+
+def order_in_force(scheduler: Scheduler, asked: Order, name: str) -> tuple[str, str]:
+    """Say by which order requests join, and why it is not the asked one, called ``name``, where it is another."""
+    if scheduler.order is asked and type(scheduler).line is Scheduler.line:
+        return name, ""
+    return FILE, "its order takes the place of every other"

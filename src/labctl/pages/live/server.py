@@ -171,9 +171,10 @@ def page_of_stack(
     hub.chat = lambda: address.page_address(workspace, record.stack, address.CHAT)
     asker = Asker(record.endpoints.grpc, record.models, hub.tell)
     chosen = lab.stacks[record.stack].bench
+    own = record.settings.get("scheduler")
     hub.head = {
         "k": "head",
-        "title": f"Lab {lab.number}: {lab.title}",
+        "title": f"Lab {lab.number}: {lab.title}" + (f"; {own} decides" if own else ""),
         "send": asker.models,
         "into": asker.into,
         "models": list(record.models),
