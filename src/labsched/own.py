@@ -42,6 +42,11 @@ def class_beside(folder: Path | None, base: type[Kind], *others: type) -> type[K
     return cast("type[Kind]", own)
 
 
+def names_written(kind: type[Scheduler]) -> set[str]:
+    """The names that the file of a class from `scheduler_beside` defines in it."""
+    return {name for base in kind.__mro__[1:] if base.__module__ != Scheduler.__module__ for name in vars(base)}
+
+
 def _as_it_is_asked(kind: type[Scheduler]) -> type[Scheduler]:
     """The class, with what a learner's answers need.
 

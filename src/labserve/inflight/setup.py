@@ -5,7 +5,7 @@ from pathlib import Path
 
 from labsched.features import InForce
 from labsched.order import Order, order
-from labsched.own import FILE, scheduler_beside
+from labsched.own import FILE, names_written, scheduler_beside
 from labsched.pace import Pace
 from labsched.policy import BATCHING, effective_policy
 from labsched.scheduler import Scheduler
@@ -67,6 +67,6 @@ def set_up_scheduler(word: Callable[[str], str], device: str, kind: type[Schedul
 
 def order_in_force(scheduler: Scheduler, asked: Order, name: str) -> tuple[str, str]:
     """Say by which order requests join, and why it is not the asked one, called ``name``, where it is another."""
-    if scheduler.order is asked and type(scheduler).line is Scheduler.line:
+    if scheduler.order is asked and "line" not in names_written(type(scheduler)):
         return name, ""
     return FILE, "its order takes the place of every other"

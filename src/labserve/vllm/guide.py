@@ -13,7 +13,7 @@ from typing import Any
 
 from labsched.counting import CountingEngine
 from labsched.features import InForce
-from labsched.own import FILE, class_beside, scheduler_beside
+from labsched.own import FILE, class_beside, names_written, scheduler_beside
 from labsched.policy import Policy
 from labsched.request import Request
 from labsched.scheduler import Scheduler
@@ -45,8 +45,8 @@ class Guide:
         engine = CountingEngine(settings.features.max_num_tokens)
         features, running = settings.features, settings.max_running
         self.own = kind(engine, settings.kv, Policy.MAX_UTILIZATION, running, False, features)
-        asked = {name for base in kind.__mro__[1:] if base.__module__ != Scheduler.__module__ for name in vars(base)}
-        self.left_out = [name for name in NOT_ASKED if name in asked]
+        written = names_written(kind)
+        self.left_out = [name for name in NOT_ASKED if name in written]
 
     def in_force(self) -> list[InForce]:
         """The file's answers that vLLM does not ask for, by name."""

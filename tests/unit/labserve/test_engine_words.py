@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from checkout import ROOT
 
+from labsched.counting import CountingEngine
 from labsched.features import Features
 from labsched.kv_budget import KVBudget
+from labsched.order import Order
+from labsched.own import FILE, scheduler_beside
+from labsched.policy import Policy
 from labserve.inflight.engines import open_engine
+from labserve.inflight.setup import order_in_force
 from labserve.inflight.transformers_engine import BLOCK_SIZE
 from labserve.model_shape import ModelShape
 
@@ -44,3 +50,28 @@ def test_what_an_engine_is_not_or_cannot_do_is_refused_by_name(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         open_it(engine, device, **words)
+
+
+OWN = "from labsched import order, scheduler\n\n\nclass Scheduler(scheduler.Scheduler):\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "there"),
+    [
+        (None, "fcfs"),
+        (f"{OWN}    def reserve(self):\n        return 0\n", "fcfs"),
+        (f"{OWN}    def line(self):\n        return list(self.waiting)\n", FILE),
+        (
+            f"{OWN}    def __init__(self, *all):\n        super().__init__(*all)\n        self.order = order.Order()\n",
+            FILE,
+        ),
+    ],
+    ids=["shipped", "another part", "line", "order"],
+)
+def test_the_order_of_a_file_of_ones_own_is_said_where_it_has_one(tmp_path: Path, file: str | None, there: str) -> None:
+    if file:
+        (tmp_path / FILE).write_text(file)
+    asked = Order()
+    engine = CountingEngine(16)
+    scheduler = scheduler_beside(tmp_path)(engine, KVBudget(8, 32), Policy.MAX_UTILIZATION, 2, False, Features(), asked)
+    assert order_in_force(scheduler, asked, "fcfs")[0] == there
