@@ -12,7 +12,7 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from labkit.errors import LabError
-from labsched.files import json_object
+from labsched.log.files import json_object
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token")
 
