@@ -44,9 +44,9 @@ from labctl.runtimes import groups, nvidia
 from labctl.runtimes.layers import layer
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
-from labctl.unfinished import replace_dir
 from labkit.client import dataset, identity
 from labkit.client.trtllm import EngineStream
+from labkit.disk import replace_dir
 from labkit.errors import LabError
 from labkit.evidence import steplog
 from labkit.evidence.results import describe_machine, installed_versions

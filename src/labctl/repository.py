@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import filecmp
 import json
 import math
 import shutil
@@ -12,8 +14,7 @@ from typing import Any
 
 from labctl.litter import files_in
 from labctl.texts import PLACEHOLDER, Problem, Replacement, fill, merge_yaml, unfilled_in_quotes
-from labctl.unfinished import replace_dir
-from labkit.disk import need_space
+from labkit.disk import need_space, replace_dir
 from labkit.errors import LabError
 
 CONFIG = "config.pbtxt"
@@ -105,6 +106,31 @@ def render_repository(request: RenderRequest) -> list[str]:
             if not any(path.name.isdigit() for path in (fresh / model).iterdir()):
                 (fresh / model / "1").mkdir()  # Triton wants a version folder, git keeps no empty ones
     return models
+
+
+def find_differences(request: RenderRequest) -> dict[str, list[Path]]:
+    """Compare what is in the output with what would be rendered: the differing files of each model, by their source.
+
+    Raises LabError as :func:`render_repository` does.
+    """
+    files, texts = _fill_files(request)
+    there = (path.relative_to(request.output).as_posix() for path in files_in(request.output))
+    found: dict[str, list[Path]] = {}
+    for name in sorted({*files, *request.place, *there}):
+        if not _is_as_rendered(request, name, files, texts):
+            found.setdefault(name.partition("/")[0], []).append(files.get(name, request.output / name))
+    return found
+
+
+def _is_as_rendered(request: RenderRequest, name: str, files: Mapping[str, Path], texts: Mapping[str, str]) -> bool:
+    written = request.output / name
+    with contextlib.suppress(OSError):  # it is not there
+        if name in request.place:
+            return str(written.readlink()) == request.place[name]
+        if name in texts:
+            return written.read_bytes() == texts[name].encode()
+        return name in files and filecmp.cmp(files[name], written, shallow=False)
+    return False
 
 
 def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]]:

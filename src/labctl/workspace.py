@@ -32,10 +32,9 @@ class StackFolder:
 
     Attributes:
         lock: names the command that holds it.
-        state_file: the record of the stack that was up last: a memory, never the proof.
+        state_file: the record of the stack that was up last, and the process groups of its parts (local runtime).
         secret: by which Triton knows labctl (labctl.triton.arguments).
         repository: the rendered model repository, which the server reads.
-        groups: the process groups of its parts (local runtime).
         front: the files from which Envoy reads its servers.
         envoy_file: Envoy's configuration (local runtime).
         env_file: for ``docker compose --env-file``: the project, its files, their variables.
@@ -50,7 +49,7 @@ class StackFolder:
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.name
         self.lock, self.state_file, self.secret = path / "lock", path / "state.json", path / "secret"
-        self.repository, self.groups = path / "repository", path / "groups"
+        self.repository = path / "repository"
         self.front, self.envoy_file = path / "front", path / "envoy.json"
         self.env_file, self.compose_file = path / "compose.env", path / "compose.json"
         self.door_url, self.scale_log = path / "openai.url", path / "scale.log"

@@ -1,4 +1,4 @@
-"""Read small files, write whole ones, and say the faults of a disk: the folder, the cause and what to do."""
+"""Read small files, write whole files and folders, and say the faults of a disk: the folder, the cause, what to do."""
 
 from __future__ import annotations
 
@@ -75,6 +75,40 @@ def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
             if temporary:
                 temporary.unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def replace_dir(target: Path) -> Iterator[Path]:
+    """Yield an empty folder that takes the place of ``target`` at the end of the block, if the block succeeds.
+
+    Until then the old one stays whole. Of each folder there is one maker at a time: where two commands may meet, they
+    hold a lock. What a killed maker has left goes first. Everybody may read what is in it: a server in a container may
+    be nobody.
+    """
+    fresh, former = (target.with_name(f".{target.name}.{what}") for what in ("new", "old"))
+    with disk_errors(target):
+        _remove_folders(fresh, former)
+        fresh.mkdir(parents=True)
+        try:
+            yield fresh
+            for path in fresh.rglob("*"):  # some libraries make files that are their owner's alone
+                mode = path.lstat().st_mode
+                readable = mode | (0o755 if path.is_dir() else 0o444)
+                if mode != readable and not path.is_symlink():
+                    path.chmod(readable)
+            fresh.chmod(0o755)
+            with suppress(FileNotFoundError):
+                target.rename(former)
+            fresh.rename(target)
+        finally:
+            if former.exists() and not target.exists():
+                former.rename(target)
+            _remove_folders(fresh, former)
+
+
+def _remove_folders(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_text(path: Path) -> str:

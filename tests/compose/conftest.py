@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from checkout import ROOT
-from machinery import copy_of_the_checkout, labctl, runtime, status, taken_down, with_faults_lab
+from machinery import copy_of_the_checkout, labctl, names_left, status, taken_down, with_faults_lab
 
 from labctl.runtimes import images
 from labctl.stack.ports import claim_endpoints
@@ -27,10 +27,9 @@ def own(tmp_path: Path, snapshot: Path) -> Iterator[Path]:
     try:
         yield root
     finally:
-        runner = runtime(root)
-        if runner.stacks():
+        if names_left(root):
             taken_down(root)
-        assert runner.stacks() == set()
+        assert names_left(root) == set()
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +40,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Iterator
         yield root
     finally:
         labctl("down", "--all", root=root)
-        assert runtime(root).stacks() == set()
+        assert names_left(root) == set()
 
 
 @pytest.fixture(scope="session")

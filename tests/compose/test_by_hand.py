@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machinery import labctl, leftovers, runtime, status
+from machinery import labctl, leftovers, names_left, status
 from pytest_docker.plugin import Services
 from waiting import DEADLINE_S, eventually
 
@@ -85,7 +85,7 @@ def test_what_is_rendered_can_be_brought_up_by_hand_and_is_labctls(own: Path) ->
     compose(own, "quick", "up", "--wait", "--no-build", **ports)
     assert status(own, "quick")["runtime"] == "compose"
     labctl("down", "quick", root=own)
-    assert runtime(own).stacks() == set()
+    assert names_left(own) == set()
     assert not env_file.exists()
 
 

@@ -12,7 +12,7 @@ import openai
 import pytest
 import requests
 from killing import kill_server
-from machinery import copy_of_the_checkout, labctl, leftovers, runtime, status, taken_down
+from machinery import copy_of_the_checkout, labctl, leftovers, names_left, status, taken_down
 from waiting import eventually
 
 from labctl.runtimes import docker_engine
@@ -31,7 +31,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, snapshot: Path) -> Iterator
         yield root, json.loads(done.stdout)["openai"]
     finally:
         taken_down(root)
-        assert runtime(root).stacks() == set()
+        assert names_left(root) == set()
 
 
 def container(root: Path) -> Any:

@@ -17,7 +17,7 @@ import pytest
 import uv
 from filelock import FileLock
 
-from labctl.unfinished import replace_dir
+from labkit.disk import replace_dir
 
 # One reason for all that costs more than 20 s, or an environment of its own: .ci/night runs it.
 COSTLY = pytest.mark.skipif(

@@ -91,15 +91,15 @@ def taken_down(root: Path, *stacks: str) -> None:
     For the end of a test: Triton takes two or three seconds to end in good order, and tests of their own see to that.
     """
     session = Session(Workspace(root, root / "cache"), Catalog(()), Silent())
-    remembered = [path.parent.name for path in session.workspace.state.glob("*/state.json")]
+    names = stacks or session.look()[0]
     for name in ("local", "compose"):
         runner = session.runtime(name)
         there: list[str] = []
         with suppress(LabError):  # no engine answers
-            there = [stack for stack in stacks or {*remembered, *runner.stacks()} if runner.leftovers(stack)]
+            there = [stack for stack in names if runner.leftovers(stack)]
         for stack in there:
             take_down(session, runner, stack, force=True)
-    for stack in stacks or remembered:
+    for stack in names:
         session.forget(stack)
 
 
@@ -150,6 +150,11 @@ def share_server(root: Path) -> None:
 def runtime(root: Path, name: str = "compose") -> Runtime:
     workspace = Workspace(root, root / "cache")
     return LocalRuntime(workspace) if name == "local" else ComposeRuntime(workspace)
+
+
+def names_left(root: Path) -> set[str]:
+    """The names of all stacks of a checkout of which something may be left, on either runtime."""
+    return Session(Workspace(root, root / "cache"), Catalog(()), Silent()).look()[0]
 
 
 def found(root: Path, stack: str) -> Record | None:

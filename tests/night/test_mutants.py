@@ -44,6 +44,7 @@ class Mutant(NamedTuple):
 
 _SCHEDULER, _MEMORY, _ORDER = "labsched/scheduler.py", "labsched/memory.py", "labsched/order.py"
 _GATE, _RECORDER, _DOWN = "labsched/vllm/gate.py", "labserve/observe/recorder.py", "labctl/stack/down.py"
+_SESSION = "labctl/stack/session.py"
 MUTANTS = [
     Mutant("scheduler", "static batches are open", _SCHEDULER, "0 if self.static and self.running else ", ""),
     Mutant(
@@ -162,7 +163,7 @@ MUTANTS = [
         "        raise",
     ),
     Mutant("down", "force is interrupted", _DOWN, "with hold_signals_back():", "with contextlib.nullcontext():"),
-    Mutant("down", "unknown stacks stay", _DOWN, "names |= runtime.stacks()", "pass"),
+    Mutant("down", "unknown stacks stay", _SESSION, "names | ComposeRuntime(self.workspace).stacks()", "names"),
 ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machinery import copy_of_the_checkout, processes_about, runtime, taken_down, with_faults_lab
+from machinery import copy_of_the_checkout, names_left, processes_about, taken_down, with_faults_lab
 
 IN_CONTAINERS = ("test_faults.py", "test_labs.py")  # each day; the other files' tests on compose run at night
 
@@ -34,8 +34,7 @@ def own(tmp_path: Path, snapshot: Path, where: str) -> Iterator[Path]:
     try:
         yield root
     finally:
-        runner = runtime(root, where)
-        if runner.stacks():
+        if names_left(root):
             taken_down(root)
-        assert runner.stacks() == set()
+        assert names_left(root) == set()
         assert processes_about(root) == []

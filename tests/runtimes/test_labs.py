@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 from checkout import ROOT
 from lab_programs import unproven
-from machinery import labctl, runtime
+from machinery import labctl, names_left
 from step_logs import recorded
 
 OPTIONS = ("--quick", "--ports", "auto", "--output", "r.json")
 
 
-def leaves_nothing_but_the_callers_results(root: Path, where: str) -> None:
+def leaves_nothing_but_the_callers_results(root: Path) -> None:
     """The results are the caller's own files; no server and no container is left."""
     files = [path for path in (root / "results").rglob("*") if path.is_file()]
     assert {path.stat().st_uid for path in files} == {os.getuid()}
-    assert runtime(root, where).stacks() == set()
+    assert names_left(root) == set()
 
 
 def test_a_lab_runs_whole_and_its_results_are_the_callers(own: Path, where: str) -> None:
     labctl("run", "faults", "--runtime", where, "--strict", *OPTIONS, root=own)
     assert [verdict["met"] for verdict in json.loads((own / "r.json").read_text())["verdicts"]] == [True]
-    leaves_nothing_but_the_callers_results(own, where)
+    leaves_nothing_but_the_callers_results(own)
 
 
 def test_make_lab_takes_containers_where_labs_runtime_says_so(
@@ -46,7 +46,7 @@ def test_make_lab_takes_containers_where_labs_runtime_says_so(
     served = any(line.endswith(" triton") for line in composed)
     asked = any(" client " in line and "client.py" in line for line in composed)
     assert served == asked == (where == "compose")
-    leaves_nothing_but_the_callers_results(own, where)
+    leaves_nothing_but_the_callers_results(own)
     result = json.loads((own / "r.json").read_text())
     assert unproven("iterative", result) == []  # the overlap itself: test_lab_iterative.py, with a slowed clock
     assert result["metrics"]["simple"]["token_overlap"] == 0

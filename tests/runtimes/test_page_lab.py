@@ -7,7 +7,7 @@ from pathlib import Path
 
 import page_lab
 import pytest
-from machinery import labctl, runtime
+from machinery import labctl, names_left
 
 pytestmark = pytest.mark.night
 
@@ -19,4 +19,4 @@ def test_the_lab_of_the_page_runs_in_a_fresh_checkout(own: Path, where: str) -> 
     assert [verdict["met"] for verdict in found["verdicts"]] == [True, True], done.stdout
     assert found["metrics"]["alone"]["executions"] == 24
     assert found["metrics"]["together"]["executions"] < 24
-    assert runtime(own, where).stacks() == set()
+    assert names_left(own) == set()

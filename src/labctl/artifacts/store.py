@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from labbuild.protocol import Builder, Facts, Tell
-from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace, key_lock, sha256
-from labkit.disk import atomic_write
+from labkit.disk import atomic_write, replace_dir
 from labkit.errors import LabError
 
 PARTIAL = ".partial"  # how the name of an interrupted download's folder ends

@@ -15,6 +15,7 @@ from labctl.cli.console import say
 from labctl.options import Options
 from labctl.runtimes import door
 from labctl.runtimes.base import Part, Runtime
+from labctl.runtimes.compose_project import BUILDER, REPORT
 from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import Record
 from labctl.stack import faults, ports
@@ -84,8 +85,8 @@ def status_command(stack: str | None, json_output: bool) -> None:
         _print(status(session, name), json_output)
         return
     of_labs = {name for lab in session.catalog.labs for name in lab.stacks}
-    known, silent = session.look()
-    names = sorted(of_labs | known - {EXERCISE})
+    known, silence = session.look()
+    names = sorted((of_labs | known) - {EXERCISE, BUILDER, REPORT})
     if session.may_run(EXERCISE):
         names.append(EXERCISE)
     stacks = [status(session, name) if name in known else absent(session, name) for name in names]
@@ -103,9 +104,8 @@ def status_command(stack: str | None, json_output: bool) -> None:
         for shown in stacks
     ]
     click.echo(format_table(rows, ("stack", "state", "runtime", "profile", "http")))
-    for error in silent.values():
-        if shutil.which("docker") or "unknown" in {shown["state"] for shown in stacks}:
-            session.listener.note(f"{error.what} ({error.why}): stacks in containers are not shown")
+    if silence and (shutil.which("docker") or "unknown" in {shown["state"] for shown in stacks}):
+        session.listener.note(f"{silence.what} ({silence.why}): stacks in containers are not shown")
 
 
 @click.command("logs")

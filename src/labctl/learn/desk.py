@@ -11,9 +11,8 @@ from pathlib import Path
 from labctl import litter
 from labctl.learn import growing
 from labctl.learn.exercise import Exercise
-from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
-from labkit.disk import atomic_write
+from labkit.disk import atomic_write, replace_dir
 from labkit.errors import LabError
 
 TASK = "task.md"

@@ -10,9 +10,8 @@ from labctl import repository
 from labctl.learn.exercise import Exercise
 from labctl.options import Options
 from labctl.plan import make_plan
-from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
-from labkit.disk import atomic_write
+from labkit.disk import atomic_write, replace_dir
 
 MODEL, LEARNERS = "model.py", "learner.py"
 OBSERVER = '''"""What Triton loads: the learner's model, which is learner.py here, with an observer around it."""

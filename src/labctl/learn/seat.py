@@ -23,9 +23,8 @@ from labctl.learn.room import LABS
 from labctl.listener import Silent
 from labctl.runtimes import processes
 from labctl.stack.session import Session
-from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
-from labkit.disk import atomic_write
+from labkit.disk import atomic_write, replace_dir
 from labkit.errors import LabError
 
 TOKEN = Path("/run/secrets/jupyterhub_token")  # in a container; without one, the environment has the token

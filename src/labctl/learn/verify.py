@@ -20,9 +20,8 @@ from labctl.options import Options
 from labctl.plan import make_plan
 from labctl.runtimes import processes
 from labctl.stack.session import Session
-from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
-from labkit.disk import atomic_write
+from labkit.disk import atomic_write, replace_dir
 from labkit.errors import LabError
 
 GIT_S = 30.0

@@ -35,7 +35,7 @@ def restart_balancer(workspace: Workspace, record: Record, listener: Listener) -
     """Start the balancer before servers that run already, in the place of the one that was there."""
     if record.runtime == "local":
         folder = workspace.folder(record.stack)
-        groups.end(folder, [group for group in groups.groups(folder) if group.part == groups.ENVOY])
+        groups.end([group for group in groups.groups(folder) if group.part == groups.ENVOY])
         start_process(workspace, record, listener)
         return
     write_container_files(workspace, record)

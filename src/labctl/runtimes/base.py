@@ -86,9 +86,6 @@ class Runtime(Protocol):
     def state(self, record: Record) -> State:
         """Look what there is of the stack of that record, in reality."""
 
-    def stacks(self) -> set[str]:
-        """The names, for ``stop``, of all that something is left of: stacks, and tools of a labctl that was killed."""
-
     def leftovers(self, stack: str) -> list[str]:
         """What of the stack is still there, in words ("process 123", "container x", "/dev/shm/..."); [] is clean."""
 

@@ -36,9 +36,8 @@ from labctl.runtimes.compose_project import BUILDER, ENVOY, NOBODY, REPORT, Proj
 from labctl.runtimes.docker_cli import DockerCall
 from labctl.runtimes.processes import as_they_come
 from labctl.runtimes.record import CLIENT, Record
-from labctl.unfinished import replace_dir
-from labctl.workspace import Workspace
-from labkit.disk import atomic_write
+from labctl.workspace import Workspace, key_lock
+from labkit.disk import atomic_write, replace_dir
 from labkit.errors import LabError
 from labkit.evidence.steplog import run_folders
 
@@ -70,7 +69,8 @@ class ComposeRuntime:
         images.build_missing_images(listener, compose_project.builds(self._projects, profile, image, packages), image)
         if plan and plan.fetched and not plan.fetched.is_dir():
             listener.step(f"templates of TensorRT-LLM {release.RELEASE}")
-            self._copy_templates(listener, image, plan.fetched)
+            with key_lock(plan.fetched):
+                self._copy_templates(listener, image, plan.fetched)
             listener.done("copied out of the image")
 
     def _copy_templates(self, listener: Listener, image: str, target: Path) -> None:
@@ -244,6 +244,7 @@ class ComposeRuntime:
         return State(record, alive, ended, f"its balancer: {front}" if record.balance and front else None)
 
     def stacks(self) -> set[str]:
+        """Return the names of all that the engine has something of: stacks, and tools of a labctl that was killed."""
         things = (*docker_engine.containers(self._root), *docker_engine.networks(self._root))
         names = (docker_engine.labels(thing).get(docker_engine.STACK) for thing in things)
         return set(filter(None, names))

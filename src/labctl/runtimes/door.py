@@ -13,6 +13,7 @@ from labctl.listener import Listener
 from labctl.runtimes import docker_engine, groups, processes
 from labctl.runtimes.compose_project import Projects, compose_up, door_arguments, door_inside
 from labctl.runtimes.docker_cli import DockerCall
+from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.processes import Command
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
@@ -43,16 +44,16 @@ def command(record: Record, port: int, announce: str | None = None) -> Command:
 def start_door_server(workspace: Workspace, record: Record, port: int, listener: Listener) -> str:
     """Start it so that it goes with the stack: a process, or a container of the stack's project; its base URL.
 
-    Raises LabError: it does not come up.
+    Raises LabError: it does not come up. Raises Busy where another command changes the stack.
     """
     address = url(port)
-    folder = workspace.folder(record.stack)
     listener.step("the OpenAI API")
-    if record.runtime == "compose":
-        _start_container(door_container(workspace, record, port), workspace, record, listener)
-    else:
-        _start(command(record, port), workspace, record, address, listener, outlive=record.owner is None)
-    atomic_write(folder.door_url, address)
+    with stack_lock(workspace, record.stack, "openai"):
+        if record.runtime == "compose":
+            _start_container(door_container(workspace, record, port), workspace, record, listener)
+        else:
+            _start(command(record, port), workspace, record, address, listener, outlive=record.owner is None)
+        atomic_write(workspace.folder(record.stack).door_url, address)
     listener.done(address)
     return address
 

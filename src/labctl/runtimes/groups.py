@@ -1,26 +1,27 @@
 """The processes of a stack on the local runtime: each part (a server, Envoy, the OpenAI API) is a process group.
 
-A file in the stack's folder names the group, the start of its leader and the boot of the machine, so that a number
-which the kernel has given to another process since is never taken for ours. A part works below that folder: what a
-copy of the checkout finds in its own is not the copy's. What a killed server leaves (Triton's stubs, which wait for it
-for ever) is in its group still: the stack's next ``up`` or ``down`` ends it.
+The stack's state file names the group, the start of its leader and the boot of the machine, so that a number which the
+kernel has given to another process since is never taken for ours. A part works below the stack's folder: what a copy of
+the checkout finds in its own is not the copy's. What a killed server leaves (Triton's stubs, which wait for it for
+ever) is in its group still: the stack's next ``up`` or ``down`` ends it. A command that starts a part has the stack's
+lock.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
+from labctl.runtimes import record
 from labctl.runtimes.processes import IF_PARENT_LIVES, describe_exit
 from labctl.runtimes.record import Proc
 from labctl.workspace import StackFolder
@@ -33,8 +34,8 @@ LOOK_S = 0.01
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 # The shell writes down how the server ended, and then ends its stubs. It survives the signals that end the server.
 KEEP = 'trap : TERM INT HUP; ended=$1; shift; {server}; echo $? >"$ended.new"; mv "$ended.new" "$ended"; kill -KILL 0'
-# What follows begins when its note is written: a command that is killed before leaves nothing that no note names.
-NOTED = 'read -r noted && exec "$@" </dev/null'
+# What follows begins when the state file names it: a command that is killed before leaves nothing that is not named.
+NAMED = 'read -r named && exec "$@" </dev/null'
 # The kernel ends what follows with its parent, whose number comes first.
 TIED = f"setpriv --pdeathsig KILL sh -c '{IF_PARENT_LIVES} \"$@\"'"
 
@@ -88,12 +89,10 @@ class ProcessGroup:
 def groups(folder: StackFolder) -> list[ProcessGroup]:
     """Return the parts of a stack that were started and not taken down, whether anything of them lives or not."""
     found = []
-    for path in sorted(folder.groups.glob("*.json")):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            note = disk.read_object(path)
-            found.append(
-                ProcessGroup(path.stem, Proc(int(note["pid"]), float(note["started"])), str(note["boot"]), folder.path)
-            )
+    for part, place in record.named_groups(folder.state_file).items():
+        with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+            leader = Proc(int(place["pid"]), float(place["started"]))
+            found.append(ProcessGroup(str(part), leader, str(place["boot"]), folder.path))
     return found
 
 
@@ -130,7 +129,7 @@ def spawn(
         words = [*shlex.split(TIED), str(os.getpid()), *words]
     with log.open("ab") as stream:
         process = subprocess.Popen(
-            ["sh", "-c", NOTED, "sh", *words],
+            ["sh", "-c", NAMED, "sh", *words],
             env=dict(env),
             cwd=cwd,
             stdin=subprocess.PIPE,
@@ -141,21 +140,18 @@ def spawn(
         )
     assert process.stdin
     with contextlib.suppress(BrokenPipeError), process.stdin as begin:
-        note = {"pid": process.pid, "started": Proc.of(process.pid).started, "boot": _boot()}
-        disk.atomic_write(folder.groups / f"{part}.json", json.dumps(note))
+        record.name_group(folder.state_file, part, {**asdict(Proc.of(process.pid)), "boot": _boot()})
         begin.write(b"\n")
     return process
 
 
-def end(folder: StackFolder, parts: Sequence[ProcessGroup]) -> None:
-    """Kill the living processes of these parts, wait until they are gone, and remove the notes of ended parts."""
+def end(parts: Sequence[ProcessGroup]) -> None:
+    """Kill the living processes of these parts, and wait until they are gone."""
     deadline = time.monotonic() + ENDED_S
     for group in parts:
         while (living := group.members()) and time.monotonic() < deadline:
             send_signal(living, signal.SIGKILL)  # again: a server may have started a stub meanwhile
             time.sleep(LOOK_S)  # who started it reaps it, and sees how it ended
-        if not living:
-            (folder.groups / f"{group.part}.json").unlink(missing_ok=True)
 
 
 def how_it_ended(path: Path) -> str | None:

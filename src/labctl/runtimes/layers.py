@@ -22,8 +22,8 @@ from labctl.architecture import X86, architecture
 from labctl.listener import Listener
 from labctl.runtimes import nvidia, processes, wheel
 from labctl.runtimes.processes import Command
-from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace, key_lock
+from labkit.disk import replace_dir
 from labkit.errors import LabError
 
 NAMES = ("vllm",)

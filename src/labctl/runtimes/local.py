@@ -1,6 +1,6 @@
 """The local runtime: the same real ``tritonserver``, from its PyPI wheel, as a process of this machine.
 
-A stack is found again by its state file, as far as the process groups that were started for it live (``groups``).
+A stack is found again by its state file, as far as the process groups that it names live (``groups``).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class LocalRuntime:
     def _start(
         self, listener: Listener, triton: wheel.Wheel, plan: Plan, record: Record, server: Replica, ended: Path
     ) -> subprocess.Popen[bytes]:
-        """Start one server in a process group of its own, which the stack's folder then names."""
+        """Start one server in a process group of its own, which the stack's state file then names."""
         folder, number = self.workspace.folder(record.stack), record.folder(server.number)
         argv = plan.arguments(
             str(folder.repository),
@@ -176,7 +176,7 @@ class LocalRuntime:
 
             if not wait_until_stopped(living, grace):
                 listener.note(too_late(grace))
-        groups.end(folder, parts)
+        groups.end(parts)
         for path in regions(root, stack, number):
             path.unlink(missing_ok=True)
         if number is None:
@@ -195,9 +195,6 @@ class LocalRuntime:
                 ended[number] = why_it_ended(how, self.logs(record.stack, part=numbers[number]))
         balanced = not record.balance or any(group.members() for group in parts if group.part == groups.ENVOY)
         return State(record, alive, ended, None if balanced else "its balancer ended")
-
-    def stacks(self) -> set[str]:
-        return {folder.name for folder in self.workspace.folders() if groups.groups(folder)}
 
     def leftovers(self, stack: str) -> list[str]:
         found = []

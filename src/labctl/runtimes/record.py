@@ -1,10 +1,12 @@
 """Where the servers of a stack are, and the record by which it is found again.
 
-It is the stack's state file; ``labctl render`` writes it into ``compose.json``, for a stack that a person brings up.
+The stack's state file has it, and beside it the process groups of the stack's parts (``groups``). ``labctl render``
+writes the record into ``compose.json``, for a stack that a person brings up.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -23,6 +25,7 @@ from labkit import disk
 from labkit.errors import LabError
 
 REPLICA = "LABS_REPLICA"  # a server's number, where a stack has several; labserve reads it too
+GROUPS = "groups"  # the state file's entry of the process groups, by part
 CLIENT = "client"  # the balance under which clients spread their requests themselves, and nobody listens for gRPC
 
 
@@ -90,6 +93,10 @@ class Record:
         """The record in a text. Raises ValueError."""
         return _adapter().validate_json(text, strict=True)
 
+    def write(self, path: Path) -> None:
+        """Write it into a state file, which goes on naming the process groups that it names."""
+        disk.atomic_write(path, json.dumps({**dataclasses.asdict(self), GROUPS: named_groups(path)}, default=str))
+
     @classmethod
     def read(cls, path: Path) -> Record:
         """Read a state file. Raises OSError, or ValueError and the like where it is damaged."""
@@ -155,6 +162,25 @@ class Record:
     def orphaned(self) -> bool:
         """True when the process that this stack belongs to has died without tearing it down."""
         return self.owner is not None and not self.owner.alive()
+
+
+def named_groups(state_file: Path) -> dict[str, Any]:
+    """Return the process groups that a state file names, by part, whatever else it holds."""
+    groups = _entries(state_file).get(GROUPS)
+    return groups if isinstance(groups, dict) else {}
+
+
+def name_group(state_file: Path, part: str, group: Mapping[str, Any]) -> None:
+    """Have a state file name the process group of a part. Raises LabError: it cannot be written."""
+    named = {**named_groups(state_file), part: group}
+    disk.atomic_write(state_file, json.dumps({**_entries(state_file), GROUPS: named}))
+
+
+def _entries(state_file: Path) -> dict[str, Any]:
+    """Return what a state file holds; nothing where it is not there or damaged."""
+    with contextlib.suppress(OSError, ValueError):
+        return disk.read_object(state_file)
+    return {}
 
 
 @functools.cache

@@ -16,7 +16,8 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.unfinished import replace_dir
+from labctl.workspace import key_lock
+from labkit.disk import replace_dir
 from labkit.errors import LabError
 
 WHEEL = "nvidia-pytriton"
@@ -63,14 +64,15 @@ class Wheel:
         links = {path.name: str(path.readlink()) for path in python.glob("*") if path.is_symlink()}
         return links == self._backend_links
 
-    def make_backends(self, cache: Path) -> Path:
-        """Make the backend folder, swapped in whole, where it is not there yet."""
-        if not self.has_backends(cache):
+    def make_backends(self, cache: Path) -> None:
+        """Make the backend folder, swapped in whole, unless another command has just made it."""
+        with key_lock(self.backends(cache)):
+            if self.has_backends(cache):
+                return
             with replace_dir(self.backends(cache)) as fresh:
                 (fresh / "python").mkdir()
                 for name, target in self._backend_links.items():
                     (fresh / "python" / name).symlink_to(target)
-        return self.backends(cache)
 
     @property
     def _backend_links(self) -> dict[str, str]:

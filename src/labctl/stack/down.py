@@ -81,14 +81,8 @@ def down_all(session: Session) -> Sequence[str]:
 
     Raises LabError: one of them cannot be taken down; all others are taken down first.
     """
-    names = {folder.name for folder in session.workspace.folders() if folder.was_up}
-    for runtime in session.runtimes:
-        try:
-            names |= runtime.stacks()
-        except LabError:  # no engine answers
-            names |= session.possible()
     taken, failed = [], None
-    for name in sorted(names):
+    for name in sorted(session.look()[0]):
         try:
             taken += [name] if down(session, name) else []
         except LabError as error:

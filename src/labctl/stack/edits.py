@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import functools
 import os
 import shutil
@@ -13,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
-from labctl import repository, unfinished
+from labctl import repository
 from labctl.lab import Lab
-from labctl.litter import files_in
 from labctl.plan import Plan
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Record
@@ -45,8 +43,7 @@ def find_edits(stack: PlannedStack) -> dict[str, list[Path]]:
 
     Raises LabError where it cannot be rendered.
     """
-    with _render_fresh(stack.plan) as fresh:
-        return _differences(stack.plan, fresh)
+    return repository.find_differences(stack.plan.request)
 
 
 def edit_report(stack: PlannedStack) -> list[EditedFile]:
@@ -118,40 +115,27 @@ def _require_model(record: Record, model: str) -> None:
 def load_differing(stack: RunningStack, models: Sequence[str] = (), patience: float = LOAD_S) -> list[str]:
     """Load again each model that differs from a running stack's plan; the caller has its lock. See :func:`reload`."""
     plan, listener = stack.plan, stack.session.listener
-    with _render_fresh(plan) as fresh:
-        if spare := repository.unused_parameters(plan.request) if plan.request.spare else []:
-            listener.note(repository.without_effect(spare))
-        wanted = [*models] or [*_differences(plan, fresh)]
-        for model in wanted:
-            listener.step(f"loading {model}")
-            _load(stack, fresh, model, max(patience, LAYER_S if plan.served.packages else 0.0))
-            listener.done("READY")
+    if spare := repository.unused_parameters(plan.request) if plan.request.spare else []:
+        listener.note(repository.without_effect(spare))
+    wanted = [*models] or [*find_edits(stack)]
+    if wanted:
+        with _render_fresh(plan) as fresh:
+            for model in wanted:
+                listener.step(f"loading {model}")
+                _load(stack, fresh, model, max(patience, LAYER_S if plan.served.packages else 0.0))
+                listener.done("READY")
     return wanted
 
 
 @contextlib.contextmanager
 def _render_fresh(plan: Plan) -> Iterator[Path]:
     """Render the repository again, beside the served one, so that a rename swaps a model's folder."""
-    output = plan.request.output
-    with unfinished.temporary_folder(output) as folder:
-        repository.render_repository(replace(plan.request, output=folder / output.name))
-        yield folder / output.name
-
-
-def _differences(plan: Plan, fresh: Path) -> dict[str, list[Path]]:
-    served, origins = plan.request.output, repository.origins(plan.request)
-    edited = {}
-    for model in plan.served.models:
-        names = sorted({name for root in (fresh, served) for name in _names(root / model)})
-        _, differing, missing = filecmp.cmpfiles(fresh / model, served / model, names, shallow=False)
-        if changed := sorted(differing + missing):
-            edited[model] = [origins.get(f"{model}/{name}", served / model / name) for name in changed]
-    return edited
-
-
-def _names(folder: Path) -> set[str]:
-    """Every file below the folder that is a part of the model."""
-    return {path.relative_to(folder).as_posix() for path in files_in(folder)}
+    fresh = plan.request.output.with_name("fresh")
+    try:
+        repository.render_repository(replace(plan.request, output=fresh))
+        yield fresh
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None:
@@ -159,7 +143,7 @@ def _load(stack: RunningStack, fresh: Path, model: str, patience: float) -> None
     session, plan, record, name = stack.session, stack.plan, stack.record, stack.name
     key, probe = stack.folder.read_secret(), stack.plan.served.probes.get(model)
     served = plan.request.output / model
-    former = fresh.parent / f"{model}.former"
+    former = fresh / f"{model}.former"
     loaded: list[str] = []  # the servers that have the new version, or may have it
 
     def undo(patience: float) -> str:

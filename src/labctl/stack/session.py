@@ -16,13 +16,11 @@ from labctl.listener import Listener
 from labctl.runtimes import docker_engine
 from labctl.runtimes.base import Runtime, State
 from labctl.runtimes.compose import ComposeRuntime
-from labctl.runtimes.compose_project import BUILDER, REPORT, Projects
+from labctl.runtimes.compose_project import Projects
 from labctl.runtimes.local import LocalRuntime
 from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Record
 from labctl.workspace import RUNTIMES, Workspace
-from labkit import disk
-from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 EXERCISE = "exercise"  # the stack that exercises are checked on; it belongs to no lab
@@ -79,17 +77,17 @@ class Session:
             raise
         return [word] if word in lab.stacks else list(lab.stacks)
 
-    def look(self) -> tuple[set[str], dict[str, LabError]]:
-        """The stacks that run or may run, and why a runtime cannot say now which of them do, by its name."""
-        names = {folder.name for folder in self.workspace.folders() if folder.was_up}
-        silent: dict[str, LabError] = {}
-        for runtime in self.runtimes:
-            try:
-                names |= runtime.stacks() - {BUILDER, REPORT}
-            except LabError as error:
-                silent[runtime.name] = error
-                names |= self.possible()
-        return names, silent
+    def look(self) -> tuple[set[str], LabError | None]:
+        """Return the names of all that something may be left of, and why the engine cannot say, where it cannot.
+
+        They are those of stacks, and of tools of a labctl that was killed.
+        """
+        folders = self.workspace.folders()
+        names = {folder.name for folder in folders if folder.was_up}
+        try:
+            return names | ComposeRuntime(self.workspace).stacks(), None
+        except LabError as silence:
+            return names | {folder.name for folder in folders if self.container_files(folder.name)}, silence
 
     def runtime(self, name: str) -> Runtime:
         """The runtime of that name, unchecked."""
@@ -138,10 +136,6 @@ class Session:
         brought_up = [folder.state_file] if kept and kept.runtime == ComposeRuntime.name else []
         return brought_up + ([folder.env_file] if folder.env_file.exists() else [])
 
-    def possible(self) -> set[str]:
-        """The stacks that may run in containers, as far as files tell."""
-        return {folder.name for folder in self.workspace.folders() if self.container_files(folder.name)}
-
     def may_run(self, stack: str) -> bool:
         """Whether a stack runs. True as well if its runtime cannot be asked."""
         try:
@@ -162,13 +156,14 @@ class Session:
     # -- the state file: only a memory of what was up, never the proof that it is ----------------------------------
 
     def remember(self, record: Record) -> None:
-        atomic_write(self.workspace.folder(record.stack).state_file, record.to_json())
+        """Write the record of a stack into its state file."""
+        record.write(self.workspace.folder(record.stack).state_file)
 
     def remembered(self, stack: str) -> Record | None:
         """The record of a stack that was brought up and not taken down; a damaged file counts as none, with a note."""
         path = self.workspace.folder(stack).state_file
         try:
-            record = Record.from_json(disk.read_text(path))
+            record = Record.read(path)
             if record.stack == stack:
                 return record
         except FileNotFoundError:
@@ -179,9 +174,10 @@ class Session:
         return None
 
     def forget(self, stack: str) -> None:
+        """Remove what a stack is known by; last the state file, by which the next command finds it until then."""
         folder = self.workspace.folder(stack)
-        paths = (folder.state_file, folder.secret, folder.door_url, folder.env_file)
-        for path in (*paths, folder.ended_file(), *folder.ended_files):
+        ended = (folder.ended_file(), *folder.ended_files)
+        for path in (folder.secret, folder.door_url, folder.env_file, *ended, folder.state_file):
             path.unlink(missing_ok=True)
 
 

@@ -38,8 +38,9 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
         wanted = PlannedStack(session, lab, stack, runtime, options)
         refuse_unservable(wanted.plan, runtime, session.workspace)
         check_machine(session, wanted.plan, runtime)
-        left_on = running.runtime if running else runtime
-        if running or runtime.leftovers(stack):  # its `run` was killed, or its server died
+        kept = session.remembered(stack)
+        if kept or running or runtime.leftovers(stack):  # its `run` was killed, or its server died
+            left_on = running.runtime if running else session.runtime(kept.runtime) if kept else runtime
             take_down(session, left_on, stack, force=True)
         record = record_of(wanted, claim_endpoints(options.ports, session.running))
         record = replace(record, owner=Proc.current() if ephemeral else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -161,26 +160,6 @@ def test_fault_7_a_full_disk_leaves_the_old_repository_intact(tmp_path: Path, mo
         repository.render_repository(request(tmp_path, {**GOOD, "size": 9}))
     assert rendered(tmp_path).max_batch_size == 4
     assert not list(tmp_path.glob(".out*"))
-
-
-def test_parallel_renders_do_not_collide(tmp_path: Path) -> None:
-    source(tmp_path, m=CONFIG)
-    errors: list[BaseException] = []
-
-    def work(size: int) -> None:
-        try:
-            for _ in range(5):
-                repository.render_repository(request(tmp_path, {**GOOD, "size": size}))
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(size,)) for size in (1, 2, 3, 4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    assert rendered(tmp_path).max_batch_size in (1, 2, 3, 4)
 
 
 def test_a_placed_file_is_a_link_to_where_the_server_sees_it(tmp_path: Path) -> None:

@@ -21,10 +21,9 @@ from labctl.artifacts import engines
 from labctl.cli import main as command_line
 from labctl.labs.run import results_folder
 from labctl.stack.session import Session
-from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
 from labkit import disk
-from labkit.disk import atomic_write
+from labkit.disk import atomic_write, replace_dir
 from labkit.errors import LabError
 
 

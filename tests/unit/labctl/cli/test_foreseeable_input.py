@@ -19,8 +19,8 @@ from labctl.runtimes import docker_engine
 from labctl.stack.session import Session
 from labctl.stack.stack import has_sequences
 from labctl.triton.arguments import receiver
-from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace
+from labkit.disk import replace_dir
 
 BYTES = "caf\udce9"  # as Python reads bytes that are not UTF-8
 
@@ -91,21 +91,12 @@ def test_an_engine_that_gives_no_reason_is_told_as_such(text: str) -> None:
     assert docker_engine._words(OSError(text)) == "it gives no reason"
 
 
-def test_a_folder_takes_the_place_of_the_former_one_and_of_one_that_another_process_made_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rename = Path.rename
-
-    def overtaken(self: Path, target: Path) -> Path:
-        if self == tmp_path / "out" and not target.with_name("1").exists() and target.name == "0":
-            done = rename(self, target)
-            (self / "theirs").mkdir(parents=True)
-            return done
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", overtaken)
+def test_a_folder_takes_the_place_of_the_former_one_and_of_what_a_killed_maker_has_left(tmp_path: Path) -> None:
+    for left in (".out.new", ".out.old"):
+        (tmp_path / left / "half").mkdir(parents=True)
     for text in ("old", "new"):
         with replace_dir(tmp_path / "out") as fresh:
             (fresh / "a").write_text(text)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a"]
     assert (tmp_path / "out" / "a").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labctl import litter, repository
-from labctl.stack import edits
 from labctl.workspace import Workspace
 
 MODEL = "model_repos/own/m"
@@ -62,7 +61,7 @@ def seen(workspace: Workspace) -> tuple[object, ...]:
     shutil.rmtree(output, ignore_errors=True)
     models = repository.render_repository(request)
     rendered = sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())
-    return models, rendered, sorted(repository.origins(request)), edits._names(workspace.root / MODEL)
+    return models, rendered, sorted(repository.origins(request)), repository.find_differences(request)
 
 
 @settings(max_examples=25)

@@ -9,9 +9,8 @@ import pytest
 from lab_errors import lab_error
 
 from labctl.runtimes.lock import stack_lock
-from labctl.unfinished import replace_dir
 from labctl.workspace import Workspace, key_lock
-from labkit.disk import atomic_write, need_space
+from labkit.disk import atomic_write, need_space, replace_dir
 
 
 def test_templates_are_the_labs_own_or_in_the_common_folder(tmp_path: Path) -> None:

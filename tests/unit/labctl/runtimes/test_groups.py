@@ -1,4 +1,4 @@
-"""A part of a stack is a process group that its stack's folder names: found, ended whole, and never another's."""
+"""A part of a stack is a process group that its stack's state file names: found, ended whole, and never another's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from waiting import eventually
 from labctl.runtimes import groups
 from labctl.runtimes.groups import ProcessGroup
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Endpoints, Record
+from labctl.runtimes.record import Endpoints, Record, name_group, named_groups
 from labctl.workspace import StackFolder, Workspace
 
 STUB = "sleep 600 & sleep 600"  # a server with a stub in its group
@@ -30,8 +30,8 @@ def folder(tmp_path: Path) -> Iterator[StackFolder]:
     own = StackFolder(tmp_path / "checkout" / ".labs" / "s")
     own.run_dir().mkdir(parents=True)
     yield own
-    groups.end(own, groups.groups(own))
-    assert groups.groups(own) == []
+    groups.end(groups.groups(own))
+    assert not any(group.members() for group in groups.groups(own))
     while STARTED:
         STARTED.pop().communicate()
 
@@ -56,12 +56,12 @@ def test_a_part_is_found_with_all_its_processes_and_ended_whole(folder: StackFol
     assert (group.part, group.number, group.leader.pid) == ("server", None, process.pid)
     members = eventually(lambda: len(found := group.members()) == 4 and found)
     assert members[0].pid == process.pid
-    groups.end(folder, [group])
-    assert group.members() == groups.groups(folder) == []
+    groups.end([group])
+    assert group.members() == []
 
 
 @pytest.mark.parametrize("outlive", [True, False])
-def test_a_part_that_no_note_names_never_begins(
+def test_a_part_that_the_state_file_does_not_name_never_begins(
     folder: StackFolder, outlive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the command is killed between the two."""
@@ -93,7 +93,7 @@ def test_stubs_whose_server_was_killed_with_its_shell_are_found_in_their_group(f
         member.kill()
     process.wait()
     assert eventually(lambda: len(found := group.members()) == 2 and found)
-    groups.end(folder, [group])
+    groups.end([group])
     assert group.members() == []
 
 
@@ -182,20 +182,19 @@ def test_the_kernel_ends_a_part_with_the_process_that_it_belongs_to(
     eventually(lambda: not only(folder).members())
 
 
-def note(folder: StackFolder, **changed: object) -> None:
-    path = folder.groups / "server.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+def name_otherwise(folder: StackFolder, **changed: object) -> None:
+    name_group(folder.state_file, "server", named_groups(folder.state_file)["server"] | changed)
 
 
 @pytest.mark.parametrize("changed", [{"started": 1.0}, {"boot": "another"}], ids=["pid-reused", "rebooted"])
 def test_a_number_that_another_process_has_by_now_is_not_ours(folder: StackFolder, changed: dict[str, object]) -> None:
     process = start(folder)
-    true = (folder.groups / "server.json").read_text()
-    note(folder, **changed)
+    true = folder.state_file.read_text()
+    name_otherwise(folder, **changed)
     assert only(folder).members() == []
-    groups.end(folder, [only(folder)])
+    groups.end([only(folder)])
     assert process.poll() is None
-    (folder.groups / "server.json").write_text(true)
+    folder.state_file.write_text(true)
 
 
 def test_a_copy_of_a_checkout_does_not_find_the_servers_of_the_first_and_a_moved_one_does(
@@ -207,15 +206,24 @@ def test_a_copy_of_a_checkout_does_not_find_the_servers_of_the_first_and_a_moved
     (tmp_path / "checkout").rename(tmp_path / "moved")
     moved = StackFolder(tmp_path / "moved" / ".labs" / "s")
     assert only(moved).members()
-    groups.end(moved, groups.groups(moved))
+    groups.end(groups.groups(moved))
 
 
-@pytest.mark.parametrize("text", ["", "null", "[]", '{"pid": "x", "started": 1, "boot": ""}', '{"pid": 1}'])
-def test_a_damaged_note_names_no_group(folder: StackFolder, text: str) -> None:
-    folder.groups.mkdir()
-    (folder.groups / "server.json").write_text(text)
-    assert groups.groups(folder) == []
-    (folder.groups / "server.json").unlink()
+@pytest.mark.parametrize("group", [None, [], 1, {"pid": "x", "started": 1, "boot": ""}, {"pid": 1}])
+def test_a_damaged_entry_names_no_group(folder: StackFolder, group: object) -> None:
+    for damaged in ({"groups": {"server": group}}, {"groups": group}, group):
+        folder.state_file.write_text(json.dumps(damaged))
+        assert groups.groups(folder) == []
+
+
+def test_a_record_that_is_written_or_cannot_be_read_leaves_the_groups_named(folder: StackFolder) -> None:
+    start(folder)
+    named = only(folder)
+    record = Record("s", "lab", "local", "cpu", {}, ["m"], Endpoints("h:1", "h:2", "h:3"))
+    record.write(folder.state_file)
+    assert (only(folder), Record.read(folder.state_file)) == (named, record)
+    folder.state_file.write_text(json.dumps(json.loads(folder.state_file.read_text()) | {"endpoints": None}))
+    assert only(folder) == named
 
 
 HALF_DEAD = """
@@ -231,5 +239,5 @@ def test_a_process_whose_first_thread_has_ended_is_waited_for_as_it_holds_its_po
     STARTED.append(started)
     eventually(lambda: Path(f"/proc/{started.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
     assert [member.pid for member in only(folder).members()] == [started.pid]
-    groups.end(folder, groups.groups(folder))
+    groups.end(groups.groups(folder))
     assert Path(f"/proc/{started.pid}/stat").read_text().rpartition(")")[2].split()[17] == "1"  # threads

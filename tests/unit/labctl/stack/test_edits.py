@@ -109,9 +109,7 @@ def test_a_reload_names_the_parameters_that_no_template_uses_any_more(tmp_path: 
     assert listener.notes == ["setting max_candidate_sequences has no effect: no template uses it"]
 
 
-def test_what_is_rendered_only_to_be_compared_goes_with_the_comparison(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_rendered_for_a_reload_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace = Workspace(ROOT, tmp_path)
     lab, stack = load_catalog(workspace).stack("iterative")
     plan = make_plan(workspace, lab, stack, Options(), tmp_path / "repository")

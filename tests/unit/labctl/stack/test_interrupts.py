@@ -23,6 +23,7 @@ from labctl.replicas import restart
 from labctl.replicas import scale as scaling
 from labctl.runtimes import balancer
 from labctl.runtimes.base import Part, State
+from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import edits, faults, replicas
 from labctl.stack.down import down_all, take_down
@@ -31,6 +32,7 @@ from labctl.stack.stack import RunningStack
 from labctl.triton import readiness, server_api
 from labctl.triton.server_api import Unreachable
 from labctl.workspace import Workspace
+from labkit.disk import atomic_write
 from labkit.errors import LabError
 
 INTERRUPTS = [KeyboardInterrupt, Terminated]
@@ -130,9 +132,6 @@ class Holding(Runtime):
         super().__init__()
         self.left = {stack} - {""}
 
-    def stacks(self) -> set[str]:
-        return set(self.left)
-
     def leftovers(self, stack: str) -> list[str]:
         return [f"something of {one}" for one in self.left if one == stack]
 
@@ -141,11 +140,14 @@ class Holding(Runtime):
 
 
 @pytest.mark.parametrize("where", [0, 1])
-def test_down_all_finds_what_is_remembered_nowhere_on_either_runtime(
+def test_down_all_finds_a_stack_by_a_damaged_state_file_or_by_the_engine_alone(
     session: Session, monkeypatch: pytest.MonkeyPatch, where: int
 ) -> None:
     runtimes: Any = [Holding("s" if place == where else "") for place in (0, 1)]
     monkeypatch.setattr(Session, "runtimes", runtimes)
+    monkeypatch.setattr(ComposeRuntime, "stacks", lambda self: set(runtimes[1].left))
+    if where == 0:
+        atomic_write(session.workspace.folder("s").state_file, "damaged")
     assert down_all(session) == ["s"]
     assert not any(runtime.left for runtime in runtimes)
 
@@ -237,8 +239,7 @@ class Edited:
 
     def differences(self) -> list[str]:
         """The models that differ from what is served: status says that their edits are not loaded."""
-        with edits._render_fresh(self.plan) as fresh:
-            return list(edits._differences(self.plan, fresh))
+        return list(repository.find_differences(self.plan.request))
 
 
 @pytest.fixture
