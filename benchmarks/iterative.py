@@ -92,7 +92,7 @@ def stack(session: Session, kv_cache: bool) -> Any:
     return ephemeral_stack(session, lab, name, Options(set=settings, runtime="local", ports="auto", timeout=300.0))
 
 
-def prompt_of(tokens: int, tokenizer_dir: str, start: int = 0) -> str:
+def prompt_of(tokens: int, tokenizer_dir: str | None, start: int = 0) -> str:
     """English text that the tokenizer spells in exactly ``tokens`` tokens."""
     from tokenizers import Tokenizer
 

@@ -289,7 +289,7 @@ def llm(s: LlmSettings, at: Place, batching: str = IN_FLIGHT) -> Served:
         tokenizer=weights,
         env=ENV,
         copies=0 if s.engine == "openvino" else 1,
-        packages="vllm" if s.engine == "vllm" else "",
+        packages="vllm" if s.engine == "vllm" else None,
     )
 
 

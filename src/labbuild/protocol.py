@@ -21,7 +21,7 @@ class GpuInfo:
     gpu_name: str
     compute_capability: str
     driver: str
-    image_digest: str
+    image_digest: str | None = None
 
 
 @dataclass(frozen=True)

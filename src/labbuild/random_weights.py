@@ -52,9 +52,10 @@ def tokenizer_digest(name: str, models: Path) -> str:
         return "none"
 
 
-def make_random_weights(shape: str, target: Path, models: Path, tell: Tell, dtype: str = "") -> None:
-    """Write config, weights (safetensors) and tokenizer of ``shape`` into ``target``; ``dtype`` "" is the shape's own.
+def make_random_weights(shape: str, target: Path, models: Path, tell: Tell, dtype: str | None = None) -> None:
+    """Write config, weights (safetensors) and tokenizer of ``shape`` into ``target``.
 
+    The data type is the shape's own, or ``dtype``.
     The same bytes on every machine with the same torch: initialised on the CPU from one seed.
     """
     import torch

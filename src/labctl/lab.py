@@ -280,7 +280,7 @@ class Served:
     shm_size: str | None = None
     copies: int = 0
     kv_sequences: int = 0
-    packages: Literal["", "vllm"] = ""
+    packages: Literal["vllm"] | None = None
     image_only: str | None = None
     tensorrt_llm: Mapping[str, Any] | None = None
     vllm: Mapping[str, Any] | None = None
@@ -377,7 +377,7 @@ class LabRun(Protocol):
         """Refuse to run on another profile. Raises LabError."""
 
     def serving(
-        self, stack: Stack, *, replicas: int | None = None, balance: str = "", **settings: Any
+        self, stack: Stack, *, replicas: int | None = None, balance: str | None = None, **settings: Any
     ) -> AbstractContextManager[ServerOfRun]:
         """Open a server for a block. These settings win over a person's, with a note, and mean nothing elsewhere."""
 

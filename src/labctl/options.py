@@ -23,13 +23,13 @@ class Options:
     profile: str = "cpu"
     set: Mapping[str, Any] = field(default_factory=dict)
     templates: Path | None = None
-    gpu: str = ""  # numbers or UUIDs with commas between, as CUDA_VISIBLE_DEVICES names them; "" leaves it open
-    runtime: str = ""  # left open: local, or where the stack runs
+    gpu: str | None = None  # numbers or UUIDs with commas between, as CUDA_VISIBLE_DEVICES names them
+    runtime: str | None = None  # left open: local, or where the stack runs
     ports: str = TRITON_PORTS
     timeout: float | None = None
     client_shm: bool = False
     replicas: int | None = None
-    balance: str = ""
+    balance: str | None = None
 
     @property
     def of_plan(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Plan:
             or another engine serves.
         effective: what will be in force where it differs from what was asked (see ``labctl status``).
         notices: what a person should know of the options before anything starts.
-        gpu: those that its servers may take, by number or UUID with commas between; "" leaves it to the driver.
+        gpu: those that its servers may take, by number or UUID with commas between; None leaves it to the driver.
     """
 
     lab: Lab
@@ -48,12 +48,12 @@ class Plan:
     request: RenderRequest
     server_args: Sequence[str]
     server_env: Mapping[str, str]
-    image: str
-    tokenizer_dir: str
+    image: str | None
+    tokenizer_dir: str | None
     fetched: Path | None = None
     effective: Mapping[str, Any] = field(default_factory=dict)
     notices: Sequence[str] = ()
-    gpu: str = ""
+    gpu: str | None = None
 
     @property
     def trtllm(self) -> bool:
@@ -122,7 +122,7 @@ def make_plan(workspace: Workspace, lab: Lab, name: str, options: Options, outpu
     of_release = options.templates or fetched
     given = [of_release] if of_release else []
     arguments = {key: value for key, value in (served.vllm or {}).items() if value is not None}
-    usual_image = release.PLAIN_IMAGE if served.image_only and options.profile == "gpu" else ""
+    usual_image = release.PLAIN_IMAGE if served.image_only and options.profile == "gpu" else None
     request = RenderRequest(
         sources=[*given, *templates] if serving is not None else given or templates,
         models=served.models,
@@ -166,9 +166,9 @@ def make_plan(workspace: Workspace, lab: Lab, name: str, options: Options, outpu
         server_args=server_args,
         server_env=server_env,
         image=release.IMAGE if serving is not None else usual_image,
-        tokenizer_dir=served.tokenizer.path if served.tokenizer else "",
+        tokenizer_dir=served.tokenizer.path if served.tokenizer else None,
         fetched=fetched,
         effective=release.effective(serving or {}),
         notices=release.notices(serving or {}),
-        gpu=options.gpu if options.profile == "gpu" else "",
+        gpu=options.gpu if options.profile == "gpu" else None,
     )

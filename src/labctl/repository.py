@@ -147,7 +147,7 @@ def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]
         try:
             template = source.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
-            problems.append(Problem(relative, 0, "", f"not UTF-8: {error.reason} at byte {error.start}"))
+            problems.append(Problem(relative, None, None, f"not UTF-8: {error.reason} at byte {error.start}"))
             continue
         for replacement in request.replacements:
             if replacement.file == relative and replacement.find in template:
@@ -159,23 +159,24 @@ def _fill_files(request: RenderRequest) -> tuple[dict[str, Path], dict[str, str]
         if not unfilled:
             problems += _faults(relative, texts[relative])
     problems += [
-        Problem(r.file, 0, "", f"'{r.find}' is to be replaced, but it is nowhere in the template") for r in unmatched
+        Problem(r.file, None, None, f"'{r.find}' is to be replaced, but it is nowhere in the template")
+        for r in unmatched
     ]
     for relative, changes in request.documents.items():
         try:
             texts[relative] = change_document(files[relative].read_text(encoding="utf-8"), changes)
         except KeyError:
-            problems.append(Problem(relative, 0, "", "the templates have no such file"))
+            problems.append(Problem(relative, None, None, "the templates have no such file"))
         except ValueError as error:
-            problems.append(Problem(relative, 0, "", " ".join(str(error).split())))
+            problems.append(Problem(relative, None, None, " ".join(str(error).split())))
     problems += [
-        Problem("place", 0, link, "leads out of the repository")
+        Problem("place", None, link, "leads out of the repository")
         for link in request.place
         if PurePosixPath(link).is_absolute() or ".." in PurePosixPath(link).parts
     ]
     if not request.spare:
         idle = [key for key in request.parameters if key not in used]
-        problems += [Problem("parameters", 0, key, "no template uses it") for key in idle]
+        problems += [Problem("parameters", None, key, "no template uses it") for key in idle]
     if problems:
         raise LabError(
             f"the model repository cannot be rendered: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
@@ -201,9 +202,9 @@ def _faults(file: str, text: str) -> list[Problem]:
     except (text_format.ParseError, ValueError) as error:  # the second: an enum's number of more than 32 bits
         line = getattr(error, "GetLine", lambda: None)() or 0
         there = f" ({text.splitlines()[line - 1].strip()})" if 0 < line <= text.count("\n") else ""
-        return [Problem(file, line, "", f"{' '.join(str(error).split())}{there}")]
+        return [Problem(file, line, None, f"{' '.join(str(error).split())}{there}")]
     if config.name and config.name != folder:
-        return [Problem(file, 0, "name", f"says '{config.name}', but the folder is {folder}")]
+        return [Problem(file, None, "name", f"says '{config.name}', but the folder is {folder}")]
     return []
 
 

@@ -22,11 +22,11 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "'": "\\'", "\n": "\\n", "\r
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, with file, line (0: the whole file) and key."""
+    """What is wrong, with file, and line and key where it is about these."""
 
     file: str
-    line: int
-    key: str
+    line: int | None
+    key: str | None
     text: str
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ def fill(
             known = name and name[1] in values
             return re.sub(r"[\r\n]", " ", placeholder_text(values[name[1]])) if name and known else use[0]
         if not name:
-            problems.append(Problem(file, line, "", f"'{use[0]}' is not a placeholder that can be filled"))
+            problems.append(Problem(file, line, None, f"'{use[0]}' is not a placeholder that can be filled"))
             return use[0]
         key = name[1]
         if key not in values:

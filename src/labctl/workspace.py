@@ -7,7 +7,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,16 +103,11 @@ class StackFolder:
                 stream.write(text)
         return text
 
-    def read_secret(self) -> str:
-        """The running server's secret; "" if there is none, or another user owns it."""
-        return _content(self.secret)
-
-
-def _content(path: Path) -> str:
-    try:
-        return read_text(path)
-    except (OSError, ValueError):
-        return ""
+    def read_secret(self) -> str | None:
+        """Read the running server's secret; None if there is none, or another user owns it."""
+        with suppress(OSError, ValueError):
+            return read_text(self.secret)
+        return None
 
 
 @dataclass(frozen=True)
@@ -202,12 +197,12 @@ def _require_text(folder: Path) -> Path:
 
 
 @contextmanager
-def key_lock(path: Path, timeout: float = -1) -> Iterator[None]:
+def key_lock(path: Path, timeout: float | None = None) -> Iterator[None]:
     """Hold the lock of one key, across processes; the kernel frees it when its holder dies.
 
     Args:
         path: what the lock protects; the lock file stands beside it.
-        timeout: seconds to wait; negative waits for ever.
+        timeout: seconds to wait; None waits for ever.
     """
     from filelock import FileLock, Timeout  # 40 ms, for a command that makes something
 

@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="labdoor", description="The OpenAI API in front of Triton's text models.")
     parser.add_argument("--endpoint", required=True, metavar="HOST:PORT", help="Triton's gRPC endpoint")
     parser.add_argument("--models", required=True, metavar="NAME,NAME", help="models of the stack")
-    parser.add_argument("--tokenizer", default="", metavar="FOLDER", help="the tokenizer of all of them")
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="the tokenizer of all of them")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="to listen on")
     parser.add_argument("--port", type=int, default=0, help="to listen on")
     parser.add_argument("--announce", default="", metavar="TEXT", help="printed when it listens")

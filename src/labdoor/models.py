@@ -94,7 +94,7 @@ class Model:
         return ApiError(400, f"{field}: model {self.name} {why}", field, "unsupported_parameter")
 
 
-def find_models(endpoint: str, names: Sequence[str], tokenizer_dir: str) -> dict[str, Model]:
+def find_models(endpoint: str, names: Sequence[str], tokenizer_dir: str | None) -> dict[str, Model]:
     """The text models among ``names`` of the server at ``endpoint`` (gRPC), by name.
 
     Raises:

@@ -40,10 +40,9 @@ class Vocabulary:
     stops: Sequence[str] = (PLAIN_STOP,)
 
     @classmethod
-    def of(cls, folder: str) -> Vocabulary:
+    def of(cls, folder: str | None) -> Vocabulary:
         """That of a folder with a tokenizer, else the plain one. Raises LabError: it cannot be read."""
-        path = Path(folder)
-        if not folder or not (path / "tokenizer.json").is_file():
+        if not folder or not ((path := Path(folder)) / "tokenizer.json").is_file():
             return cls()
         try:
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))

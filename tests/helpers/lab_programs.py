@@ -60,7 +60,7 @@ class Rehearsal:
 
     @contextlib.contextmanager
     def serving(
-        self, stack: Stack, *, replicas: int | None = None, balance: str = "", **settings: Any
+        self, stack: Stack, *, replicas: int | None = None, balance: str | None = None, **settings: Any
     ) -> Iterator[ServerOfRun]:
         self.opened.append((stack, settings))
         yield self

@@ -42,12 +42,12 @@ def up(root: Path, where: str, *more: str) -> dict[str, str]:
     return endpoints
 
 
-def grpc_code(endpoint: str, method: str, message: object, key: str = "") -> grpc.StatusCode:
+def grpc_code(endpoint: str, method: str, message: object, key: str | None = None) -> grpc.StatusCode:
     with grpc.insecure_channel(endpoint) as channel:
         try:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             getattr(stub, method)(
-                message, timeout=DEADLINE_S, metadata=[(f"triton-grpc-protocol-{arguments.KEY}", key)]
+                message, timeout=DEADLINE_S, metadata=[(f"triton-grpc-protocol-{arguments.KEY}", key or "none")]
             )
         except grpc.RpcError as error:
             return error.code()

@@ -20,11 +20,11 @@ WANTED_WITHOUT_SAFETENSORS = ["*.json", "*.bin", "*.txt", "*.model"]
 IGNORED = ["onnx/*", "*.onnx", "openvino/*", "64*", "coreml/*", "consolidated*"]  # the same weights once more
 
 
-def download(name: str, revision: str, target: Path, partial: Path, tell: Callable[[str], None]) -> str:
+def download(name: str, revision: str | None, target: Path, partial: Path, tell: Callable[[str], None]) -> str:
     """Fetch a snapshot into ``target`` and return the commit that it is.
 
     Args:
-        revision: a branch, tag or commit; "" for the newest.
+        revision: a branch, tag or commit; None for the newest.
         partial: a folder that stays between attempts: an interrupted download goes on where it was.
 
     Raises:
@@ -37,7 +37,7 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
     api = _api()
     with _explained(name, revision):
         tell(f"asking for {name}")
-        info = api.model_info(name, revision=revision or None, files_metadata=True)
+        info = api.model_info(name, revision=revision, files_metadata=True)
         names = [file.rfilename for file in info.siblings or []]
         patterns = WANTED if any(n.endswith(".safetensors") for n in names) else WANTED_WITHOUT_SAFETENSORS
         wanted = [
@@ -63,11 +63,11 @@ def download(name: str, revision: str, target: Path, partial: Path, tell: Callab
     return str(info.sha)
 
 
-def require_access(name: str, revision: str) -> None:
+def require_access(name: str, revision: str | None) -> None:
     """Raises LabError, as :func:`download` does, for a model that may not be fetched; nothing is fetched."""
     api = _api()
     with _explained(name, revision):
-        api.model_info(name, revision=revision or None)
+        api.model_info(name, revision=revision)
         api.auth_check(name)  # a gated model's page is open to all, its files are not
 
 
@@ -78,7 +78,7 @@ def _api() -> Any:
 
 
 @contextmanager
-def _explained(name: str, revision: str) -> Iterator[None]:
+def _explained(name: str, revision: str | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -87,7 +87,7 @@ def _explained(name: str, revision: str) -> Iterator[None]:
         raise explain(error, name, revision) from None
 
 
-def explain(error: Exception, name: str, revision: str) -> LabError:
+def explain(error: Exception, name: str, revision: str | None) -> LabError:
     """The hub's refusal in a person's words. The original is not chained: its text may carry headers."""
     import httpx
     from huggingface_hub import errors, get_token

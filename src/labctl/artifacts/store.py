@@ -206,8 +206,8 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def _difference(path: Path, entry: Mapping[str, Any]) -> str:
-    """How a file differs from what was written; "" if it does not."""
+def _difference(path: Path, entry: Mapping[str, Any]) -> str | None:
+    """Say how a file differs from what was written; None if it does not."""
     try:
         now = path.stat()
     except OSError:
@@ -216,4 +216,4 @@ def _difference(path: Path, entry: Mapping[str, Any]) -> str:
         return f"it has {now.st_size} bytes, {entry['size']} were written"
     if now.st_mtime_ns != entry["mtime_ns"] and sha256(path) != entry["sha256"]:
         return "its hash is not the one that was written"
-    return ""
+    return None

@@ -41,7 +41,7 @@ class Source(Artifact):
     store = WEIGHTS
     kind: str
     name: str
-    revision: str = ""
+    revision: str | None = None
 
     @property
     def spec(self) -> str:
@@ -65,7 +65,7 @@ class Source(Artifact):
     @property
     def key(self) -> str:
         """See :func:`key_of`; a random source's recipe is an input, because changed shapes are other weights."""
-        slug = re.sub(r"[^A-Za-z0-9.]+", "-", f"{self.name}-{self.revision}".strip("-"))[-60:].strip("-")
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", f"{self.name}-{self.revision or ''}".strip("-"))[-60:].strip("-")
         recipe = random_weights.fingerprint(self.name) if self.kind == "random" else ""
         return key_of(f"{self.kind}-{slug}", self.spec, recipe)
 
@@ -133,7 +133,7 @@ def parse_source(spec: str) -> Source:
     if colon and kind == "hub":
         name, _, revision = rest.partition("@")
         if _HUB_ID.fullmatch(name) and (not revision or _REVISION.fullmatch(revision)):
-            return Source("hub", name, revision)
+            return Source("hub", name, revision or None)
     elif colon and kind == "shipped" and re.fullmatch(r"[\w.-]+", rest):
         return Source("shipped", rest)
     elif colon and kind == "random":
@@ -151,7 +151,7 @@ def parse_source(spec: str) -> Source:
                 f"it must be one of: {known}",
                 code="random-dtype-unknown",
             )
-        return Source("random", name, dtype)
+        return Source("random", name, dtype or None)
     elif colon and kind == "local" and rest:
         return Source("local", str(typed_path(rest)))
     elif spec.strip() and (not colon or spec.startswith(("/", "./", "../", "~"))):

@@ -34,7 +34,7 @@ def weights_command() -> None:
 @opt.plan_options
 @runtime_option
 @opt.verbose
-def weights_pull_command(what: str, options: Options, runtime: str, verbose: bool) -> None:
+def weights_pull_command(what: str, options: Options, runtime: str | None, verbose: bool) -> None:
     """Fetch or make the weights of WHAT: a model source, or a stack or lab with its settings."""
     for path in pull_weights(opt.open_session(verbose), what, options, runtime):
         click.echo(path)
@@ -50,7 +50,7 @@ def engines_command() -> None:
 @opt.plan_options
 @runtime_option
 @opt.verbose
-def engines_build_command(stack: str, options: Options, runtime: str, verbose: bool) -> None:
+def engines_build_command(stack: str, options: Options, runtime: str | None, verbose: bool) -> None:
     """Build the engines of STACK for its settings, and make the weights that they need."""
     session, lab, name = opt.open_stack(stack, verbose)
     for path in build_engines(session, lab, name, options, runtime):
@@ -65,7 +65,7 @@ def install(name: str, profile: str | None, verbose: bool) -> None:
     """Install an engine that is a set of packages of its own: NAME is vllm (local runtime)."""
     session = opt.open_session(verbose)
     session.choose("local", "cpu")
-    layer(name, session.workspace, profile or "").install(session.listener)
+    layer(name, session.workspace, profile).install(session.listener)
 
 
 def _add_list_and_prune(group: click.Group, store: Store, columns: Mapping[str, str], empty: str) -> None:
@@ -180,7 +180,7 @@ def prune_images(names: tuple[str, ...], old: bool, every: bool) -> None:
 @click.option(
     "--output", type=opt.FOLDER, metavar="FOLDER", help="Write to this folder. The default is the stack's own."
 )
-def render_command(stack: str, options: Options, runtime: str, output: Path | None) -> None:
+def render_command(stack: str, options: Options, runtime: str | None, output: Path | None) -> None:
     """Render STACK's model repository: no weights are fetched, no engine is built, nothing is started.
 
     While STACK is up, name another folder with --output: its server reads the default one.

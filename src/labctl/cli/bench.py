@@ -101,9 +101,9 @@ class _LoadOptions:
         return bool(self.request_rate or self.trace)
 
     @property
-    def traced(self) -> str:
-        """The trace in words, "" without one."""
-        return f"{self.trace.name}, {self.speed:g} times as fast" if self.trace else ""
+    def traced(self) -> str | None:
+        """The trace in words."""
+        return f"{self.trace.name}, {self.speed:g} times as fast" if self.trace else None
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,6 @@ class _MethodOptions:
 @click.option(
     "--metrics-endpoint",
     "counters",
-    default="",
     metavar="HOST:PORT",
     help="With --endpoint: also what that server counts; without it the mean batch is not known.",
 )
@@ -191,11 +190,11 @@ class _MethodOptions:
 @opt.result_output
 @opt.verbose
 def bench_command(
-    stack: str,
-    endpoint: str,
-    counters: str,
+    stack: str | None,
+    endpoint: str | None,
+    counters: str | None,
     options: Options,
-    model: str,
+    model: str | None,
     load: _LoadOptions,
     method: _MethodOptions,
     shown: opt.ResultOutput,
@@ -213,9 +212,10 @@ def bench_command(
     workload = load.workload(prompts)
     opt.require_named(stack, endpoint)
     if endpoint:
-        endpoints = {"grpc": endpoint, "metrics": counters}
+        endpoints = {"grpc": endpoint} | ({"metrics": counters} if counters else {})
         _measure_there(endpoints, opt.model_there(stack, model, "bench"), workload, load.concurrency, shown)
         return
+    assert stack  # require_named
     session, lab, name = opt.open_stack(stack, verbose)
     if method.against_engine:
         tokens = load.output_tokens if load.dataset or _is_given("output_tokens") else None
@@ -232,7 +232,7 @@ def bench_command(
     notes: Sequence[str] = ()
     if outcome.comparison:
         say(account(outcome.comparison))
-    else:
+    elif model:
         _show_metrics(outcome.metrics)
         notes = _table_notes(model, outcome, load.is_open_loop, load.concurrency, load.price_per_hour)
     say_folder(outcome.folder, outcome.edited)
@@ -348,7 +348,7 @@ def _is_given(parameter: str) -> bool:
     return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.DEFAULT
 
 
-def _first_given(parameters: Sequence[str]) -> str:
-    """The first of these parameters that a person has chosen, as it is typed ("--request-rate"); "" for none."""
+def _first_given(parameters: Sequence[str]) -> str | None:
+    """Return the first of these parameters that a person has chosen, as it is typed ("--request-rate")."""
     options = {parameter.name: parameter.opts[0] for parameter in click.get_current_context().command.params}
-    return next((options[name] for name in parameters if _is_given(name)), "")
+    return next((options[name] for name in parameters if _is_given(name)), None)

@@ -29,13 +29,11 @@ SOON_S = 60.0  # before a pause ends by itself, every command says so
 @opt.stack_argument
 @click.argument("action", type=click.Choice(["pause", "step", "slow", "run"]))
 @click.argument("amount", required=False)
-@click.option(
-    "-m", "--model", default="", metavar="NAME", help="Only this model's clock.", shell_complete=completion.models
-)
+@click.option("-m", "--model", metavar="NAME", help="Only this model's clock.", shell_complete=completion.models)
 @opt.replica_option
 @opt.as_json
 def clock_command(
-    stack: str, action: str, amount: str | None, model: str, replica: int | None, json_output: bool
+    stack: str, action: str, amount: str | None, model: str | None, replica: int | None, json_output: bool
 ) -> None:
     """Stop the schedulers of STACK, step them, slow them down, or let them run.
 

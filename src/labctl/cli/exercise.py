@@ -47,8 +47,8 @@ def _open(verbose: bool = False) -> tuple[Session, list[Exercise], Progress]:
 
 
 def _chosen(exercises: list[Exercise], progress: Progress, id: str | None) -> Exercise:
-    if id or progress.current:
-        return find_exercise(exercises, id or progress.current)
+    if chosen := id or progress.current:
+        return find_exercise(exercises, chosen)
     raise LabError("no exercise was started yet", "", "labctl exercise next", code="exercise-none-started")
 
 
@@ -130,7 +130,7 @@ def _start(session: Session, exercise: Exercise, progress: Progress) -> None:
 @opt.verbose
 @click.pass_context
 def check_command(
-    ctx: click.Context, id: str | None, json_output: bool, seeds: tuple[int, ...], runtime: str, verbose: bool
+    ctx: click.Context, id: str | None, json_output: bool, seeds: tuple[int, ...], runtime: str | None, verbose: bool
 ) -> None:
     """Judge exercise ID by what your server does; without ID the one started last."""
     from labctl.learn.judge import check_exercise
@@ -238,7 +238,13 @@ def stop_command() -> None:
 @click.option("--strict", is_flag=True, help="Fail also where this machine lacks what an exercise needs.")
 @click.pass_context
 def verify_command(
-    ctx: click.Context, ids: tuple[str, ...], every: bool, since: str | None, seeds: int, runtime: str, strict: bool
+    ctx: click.Context,
+    ids: tuple[str, ...],
+    every: bool,
+    since: str | None,
+    seeds: int,
+    runtime: str | None,
+    strict: bool,
 ) -> None:
     """For authors: check that starter and wrong answers fail as foreseen, and that the solution passes.
 
@@ -274,7 +280,7 @@ def verify_command(
 @click.command("learn")
 @click.argument("lab", required=False, shell_complete=completion.labs)
 @runtime_option
-def learn_command(lab: str | None, runtime: str) -> None:
+def learn_command(lab: str | None, runtime: str | None) -> None:
     """Show exercises as one screen: the task and the last check; check again whenever you save a file.
 
     LAB may be `ladder`: the exam of my/scheduler.py, by its goodput on four loads.

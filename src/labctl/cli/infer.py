@@ -21,7 +21,13 @@ from labsched.printable import printable
 @opt.replica_option
 @click.option("-S", "--stream", is_flag=True, help="Print each token as it comes.")
 def infer_command(
-    stack: str, endpoint: str, model: str, prompt: str, output_tokens: int, replica: int | None, stream: bool
+    stack: str | None,
+    endpoint: str | None,
+    model: str | None,
+    prompt: str,
+    output_tokens: int,
+    replica: int | None,
+    stream: bool,
 ) -> None:
     """Get one answer from a model of STACK, which must be up, or of any server."""
     from labctl.triton import conversation
@@ -34,6 +40,7 @@ def infer_command(
             click.echo(printable(piece), nl=False)
         click.echo()
         return
+    assert stack  # require_named
     session, lab, name = opt.open_stack(stack)
     if dead := death_of_stack(session, name):
         raise dead

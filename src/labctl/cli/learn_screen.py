@@ -39,7 +39,9 @@ class _Telling(Silent):
 class LearnScreen:
     """Draws, listens to keys and to saved files; checks run in a thread, so that keys are always heard."""
 
-    def __init__(self, session: Session, exercises: Sequence[Exercise], progress: Progress, runtime: str) -> None:
+    def __init__(
+        self, session: Session, exercises: Sequence[Exercise], progress: Progress, runtime: str | None
+    ) -> None:
         self.session = Session(session.workspace, session.catalog, _Telling(self._waiting))
         self.exercises, self.progress, self.runtime = exercises, progress, runtime
         self.counted = counted_exercises(exercises)
@@ -125,7 +127,7 @@ class LearnScreen:
             case "l" | "\033":
                 self.chosen = None
 
-    def _next(self, after: str = "") -> Exercise:
+    def _next(self, after: str | None = None) -> Exercise:
         """The next exercise that has not passed; where all have, the one ``after`` another."""
         order = [exercise.id for exercise in self.exercises]
         place = order.index(after) + 1 if after in order else 0

@@ -32,7 +32,7 @@ HEADER = ("model", "requests", "failed", "count", "exec count", "mean batch", "q
 @opt.endpoint_option("metrics")
 @opt.replica_option
 @click.option("-f", "--follow", is_flag=True, help="Show every second what has changed, until Ctrl-C.")
-def metrics_command(stack: str, endpoint: str, replica: int | None, follow: bool) -> None:
+def metrics_command(stack: str | None, endpoint: str | None, replica: int | None, follow: bool) -> None:
     """Show Triton's counters of STACK, or of any server.
 
     Mean time of a request in the queue and in the model, mean batch, KV cache. Those of all replicas are added up.
@@ -42,6 +42,7 @@ def metrics_command(stack: str, endpoint: str, replica: int | None, follow: bool
 
     opt.require_named(stack, endpoint)
     if not endpoint:
+        assert stack  # require_named
         session = opt.open_session()
         record = RunningStack.require_up(session, server.resolve_stack(session, stack)).record
         endpoint = (record.only(replica) if replica else record).scrape_endpoints["metrics"]

@@ -20,7 +20,9 @@ from labkit.errors import LabError
 @opt.page_port(9000)
 @opt.as_json
 @opt.verbose
-def openai_command(stack: str, endpoint: str, model: str, port: int | None, json_output: bool, verbose: bool) -> None:
+def openai_command(
+    stack: str | None, endpoint: str | None, model: str | None, port: int | None, json_output: bool, verbose: bool
+) -> None:
     """Serve the OpenAI API in front of STACK, which must be up, or of a MODEL of any server. Ctrl-C ends it."""
     from labctl.pages.address import OPENAI, listening_socket
     from labctl.runtimes import door, processes
@@ -36,6 +38,7 @@ def openai_command(stack: str, endpoint: str, model: str, port: int | None, json
         elsewhere = Endpoints(http="", grpc=endpoint, metrics="")
         record = Record(stack="", lab="", runtime="", profile="", settings={}, models=[model], endpoints=elsewhere)
     else:
+        assert stack  # require_named
         session, _, name = opt.open_stack(stack, verbose)
         record = RunningStack.require_up(session, name).record
         listener = session.listener

@@ -107,26 +107,24 @@ unit_option = click.option(
 
 
 def runtime_option(help: str) -> Callable[[Command], Command]:
-    """``--runtime``, which ``LABS_RUNTIME`` gives for a whole terminal; "" where a person says neither."""
+    """``--runtime``, which ``LABS_RUNTIME`` gives for a whole terminal; None where a person says neither."""
     return click.option(
         "--runtime",
         type=click.Choice(RUNTIMES),
         envvar="LABS_RUNTIME",
         show_envvar=True,
         show_default=RUNTIMES[0],
-        callback=lambda ctx, param, value: value or "",
         help=help,
     )
 
 
 stack_argument = click.argument("stack", shell_complete=completion.stacks)
 maybe_stack = click.argument(
-    "stack", required=False, default="", shell_complete=completion.stacks
+    "stack", required=False, shell_complete=completion.stacks
 )  # of a command that has --endpoint too
 model_option = click.option(
     "-m",
     "--model",
-    default="",
     metavar="NAME",
     help="The model to ask. The default is the lab's own.",
     shell_complete=completion.models,
@@ -151,7 +149,6 @@ def plan_options(command: Command) -> Command:
     @click.option("--templates", type=A_FOLDER, metavar="FOLDER", help="Take the model templates from this folder.")
     @click.option(
         "--gpu",
-        default="",
         envvar="CUDA_VISIBLE_DEVICES",
         metavar="ID",
         help="Use these GPUs (gpu profile): numbers or UUIDs, as nvidia-smi -L lists them, with commas between. The "
@@ -159,12 +156,13 @@ def plan_options(command: Command) -> Command:
     )
     @functools.wraps(command)
     def wrapped(
-        *args: Any, profile: str, pairs: tuple[str, ...], templates: Path | None, gpu: str, **kwargs: Any
+        *args: Any, profile: str, pairs: tuple[str, ...], templates: Path | None, gpu: str | None, **kwargs: Any
     ) -> Any:
         from labkit.disk import resolve_path
 
         settings = _assignments(pairs) if pairs else {}
-        options = Options(profile, settings, templates and resolve_path(templates), gpu.replace(" ", "").strip(","))
+        gpus = (gpu or "").replace(" ", "").strip(",") or None
+        options = Options(profile, settings, templates and resolve_path(templates), gpus)
         return command(*args, options=options, **kwargs)
 
     return wrapped
@@ -202,10 +200,9 @@ def up_options(command: Command) -> Command:
         "x-sequence-id (hash; the default with sequences), or as the client chooses.",
     )
     @functools.wraps(command)
-    def wrapped(*args: Any, options: Options, balance: str | None, **kwargs: Any) -> Any:
-
+    def wrapped(*args: Any, options: Options, **kwargs: Any) -> Any:
         own = {item.name: kwargs.pop(item.name) for item in fields(Options) if item.name in kwargs}
-        return command(*args, options=replace(options, balance=balance or "", **own), **kwargs)
+        return command(*args, options=replace(options, **own), **kwargs)
 
     return wrapped
 
@@ -229,25 +226,25 @@ def page_port(usual: int) -> Callable[[Command], Command]:
     )
 
 
-def at_jupyter(path: str) -> str:
-    """The address of something that JupyterLab shows, in a class on JupyterHub; "" elsewhere."""
-    base = next(filter(None, map(os.environ.get, JUPYTER)), "")
-    return f"{base.rstrip('/')}/{path}" if base else ""
+def at_jupyter(path: str) -> str | None:
+    """Return the address of something that JupyterLab shows, in a class on JupyterHub; None elsewhere."""
+    base = next(filter(None, map(os.environ.get, JUPYTER)), None)
+    return f"{base.rstrip('/')}/{path}" if base else None
 
 
 def endpoint_option(what: str) -> Callable[[Command], Command]:
     """``--endpoint HOST:PORT`` of a server that need not be a stack of ours; ``what`` names the port."""
     text = f"Ask the server at this address ({what}), however it was started; no STACK need be up."
-    return click.option("--endpoint", default="", metavar="HOST:PORT", help=text)
+    return click.option("--endpoint", metavar="HOST:PORT", help=text)
 
 
-def require_named(stack: str, endpoint: str) -> None:
+def require_named(stack: str | None, endpoint: str | None) -> None:
     """Raises UsageError where neither is given."""
     if not stack and not endpoint:
         raise click.UsageError("name a STACK that is up, or a server with --endpoint HOST:PORT")
 
 
-def model_there(stack: str, model: str, command: str) -> str:
+def model_there(stack: str | None, model: str | None, command: str) -> str:
     """The model to ask at an endpoint: the one that is named, else that of the lab. Raises LabError or UsageError."""
     if model:
         return model
@@ -275,14 +272,14 @@ def labs_named(session: Session, names: str) -> Sequence[Lab]:
     return [session.catalog.lab(name.strip()) for name in names.split(",")] if names else session.catalog.labs
 
 
-def text_model(session: Session, lab: Lab, stack: str, command: str, what: str, why: str = "") -> str:
+def text_model(session: Session, lab: Lab, stack: str, command: str, what: str, why: str | None = None) -> str:
     """The text model of a stack that is asked unless another is named. Raises LabError: the stack has none."""
     if entry := lab.stacks[stack].bench:
         return entry.model
     first, *others = (name for other in session.catalog.labs for name, s in other.stacks.items() if s.bench)
     raise LabError(
         f"{stack} has no {what}",
-        why,
+        why or "",
         f"labctl {command.format(first)} (or {', '.join(others)})",
         code="text-model-none",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,15 +24,15 @@ from labkit.errors import LabError
 @click.command("chat")
 @opt.stack_argument
 @opt.page_port(PORTS[CHAT])
-@click.option("--endpoint", default="", metavar="HOST:PORT", help="Talk to this server (gRPC), however it was started.")
-def chat_command(stack: str, port: int | None, endpoint: str) -> None:
+@click.option("--endpoint", metavar="HOST:PORT", help="Talk to this server (gRPC), however it was started.")
+def chat_command(stack: str, port: int | None, endpoint: str | None) -> None:
     """Open a chat page on loopback for the text models of STACK, which must be up. Ctrl-C ends it."""
     session, lab, name = opt.open_stack(stack)
     model = opt.text_model(session, lab, name, "chat {}", "text model to chat with")
-    ours, tokenizer_dir = not endpoint, ""
-    halted: Callable[[], str] = str
+    tokenizer_dir, halted = None, None
     models = list(lab.stacks[name].models)
-    if ours:
+    ours = not endpoint
+    if not endpoint:
         record = RunningStack.require_up(session, name).record
         endpoint, tokenizer_dir = record.endpoints.grpc, record.tokenizer_dir
         models = list(record.models)
@@ -61,7 +60,6 @@ def chat_command(stack: str, port: int | None, endpoint: str) -> None:
 @click.option(
     "--forwarded-host",
     "forwarded",
-    default="",
     metavar="NAME",
     help="Also answer under this name, at which the page's port is forwarded (Codespaces).",
 )
@@ -72,7 +70,9 @@ def chat_command(stack: str, port: int | None, endpoint: str) -> None:
     metavar="KEY=VALUE",
     help="Also show what another setting of the scheduler would do with the same requests; may be repeated.",
 )
-def watch_command(stack: str, port: int | None, replica: int | None, forwarded: str, other: tuple[str, ...]) -> None:
+def watch_command(
+    stack: str, port: int | None, replica: int | None, forwarded: str | None, other: tuple[str, ...]
+) -> None:
     """Open a page that shows the scheduler of STACK, which must be up, while it works; or a run that is over.
 
     RESULT is a folder below results/, or the folder that a vLLM of your own records into: while that is written, the
@@ -81,7 +81,7 @@ def watch_command(stack: str, port: int | None, replica: int | None, forwarded: 
     from labctl.settings import parse_assignments
     from labsched.vllm import reader
 
-    if not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?)?", forwarded):
+    if forwarded and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?", forwarded):
         raise click.UsageError(f"--forwarded-host takes a name as an address has it, and no {forwarded!r}")
     assignments = parse_assignments(other, "--what-if")
     recorded = Path(stack).is_dir() and reader.is_recording(Path(stack))
@@ -99,7 +99,7 @@ def watch_command(stack: str, port: int | None, replica: int | None, forwarded: 
         workspace, record = session.workspace, RunningStack.require_up(session, name).record.one(replica)
         page = server.page_of_stack(workspace, lab, record, lambda ask: trouble(session, name, ask), assignments)
     in_class = opt.at_jupyter("proxy")  # jupyter-server-proxy, which asks who it is first
-    page.forwarded = gate.ANY if in_class else forwarded.lower()
+    page.forwarded = gate.ANY if in_class else forwarded and forwarded.lower()
     with (
         page.serving(port) as address,
         publish_address(workspace, name, WATCH, address) if workspace else nullcontext(),

@@ -182,7 +182,7 @@ def _edits(shown: Status) -> list[str]:
     return parts
 
 
-def _replicas(shown: Status) -> str:
+def _replicas(shown: Status, balance: str) -> str:
     """The servers as a table, and how requests are spread over them."""
     rows = [
         (
@@ -191,12 +191,12 @@ def _replicas(shown: Status) -> str:
             *(replica["endpoints"][name] for name in ("http", "grpc", "metrics")),
             str(replica.get("in_flight", "-")),
             str(replica.get("requests", "-")),
-            replica["ended"],
+            replica["ended"] or "",
         )
         for replica in shown["replicas"]
     ]
     header = ("replica", "state", "http", "grpc", "metrics", "in flight", "requests", "")
-    return f"{format_table(rows, header)}\n\n{SPREAD[shown['balance']]}"
+    return f"{format_table(rows, header)}\n\n{SPREAD[balance]}"
 
 
 def _print(shown: Status, json_output: bool) -> None:
@@ -215,12 +215,12 @@ def _describe(shown: Status) -> str:
     parts = [head]
     if shown["endpoints"]:
         parts.append("\n".join(f"  {name:<8} {where}" for name, where in shown["endpoints"].items()))
-    if env_file := shown.get("env_file", ""):
+    if env_file := shown.get("env_file"):
         parts.append(f"By hand: docker compose --env-file {env_file} ps")
-    if address := shown.get("openai", ""):
+    if address := shown.get("openai"):
         parts.append(f"OpenAI API: {address}")
-    if shown["balance"]:
-        parts.append(_replicas(shown))
+    if balance := shown["balance"]:
+        parts.append(_replicas(shown, balance))
     if shown["models"]:
         rows = [(m["name"], m["version"], m["state"], " ".join(m["reason"].split())) for m in shown["models"]]
         parts.append(format_table(rows, ("model", "version", "state", "reason")))
@@ -232,7 +232,9 @@ def _describe(shown: Status) -> str:
         asked = f", not {item['asked']}" if item.get("asked") else ""
         parts.append(f"  {key}: {item.get('effective')} is in force{asked}: {item.get('reason')}")
     if shown["state"] == "paused":
-        parts.append(f"Its clock stands still, and nothing is executed: labctl clock {shown['stack']} step, or run")
+        parts.append(
+            f"Its clock stands still, and no scheduler begins a step: labctl clock {shown['stack']} step, or run"
+        )
     parts += [f"{sentence}\nAfter the edit: labctl restart {shown['stack']}" for sentence in shown["stuck"]]
     if shown["state"] == "stalled" and not shown["stuck"]:
         parts.append(
@@ -248,7 +250,8 @@ def _describe(shown: Status) -> str:
         then = f"labctl restart {shown['stack']}" if shown["balance"] else "labctl down, labctl up"
         parts.append(f"{what}. The log: labctl logs {shown['stack']}; then: {then}")
     if shown["state"] == "unknown":
-        parts.append(shown["ended"][:1].upper() + shown["ended"][1:])
+        ended = shown["ended"] or "nobody knows why"
+        parts.append(ended[:1].upper() + ended[1:])
     if shown["state"] == "removed":
         gone = "Its containers were removed, and not by labctl; what they had logged went with them"
         parts.append(f"{gone}. Then: labctl down {shown['stack']}")

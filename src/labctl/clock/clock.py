@@ -93,15 +93,20 @@ class Clock:
         return modes.get(model) or modes.get(EVERY) or {"mode": "run"}
 
     @property
+    def clocked(self) -> list[str]:
+        """The models that have a clock: each makes the file of its claims when it is loaded."""
+        return [model for model in self.models if self._claims(model).exists()]
+
+    @property
     def paused(self) -> list[str]:
         """The models that stand still."""
-        return [model for model in self.models if self.mode(model)["mode"] == "pause"]
+        return [model for model in self.clocked if self.mode(model)["mode"] == "pause"]
 
-    def pause(self, model: str = "") -> None:
+    def pause(self, model: str | None = None) -> None:
         """No model, or this one no more, begins a step."""
         self._set(model, lambda: self._pause(model))
 
-    def _pause(self, model: str) -> Mode:
+    def _pause(self, model: str | None) -> Mode:
         before = self.modes().get(model or EVERY, {"mode": "run"})
         since = before.get("since") or round(time.monotonic(), 3)
         if self.limit is None:
@@ -113,7 +118,7 @@ class Clock:
         """When the first pause ends by itself (monotonic seconds); None if none does."""
         return min((mode["until"] for mode in self.modes().values() if mode.get("until")), default=None)
 
-    def slow(self, factor: float, model: str = "") -> None:
+    def slow(self, factor: float, model: str | None = None) -> None:
         """A step and the time to the next one take ``factor`` times as long as the step."""
         if not 1.0 <= factor <= MOST_FACTOR:
             raise LabError(
@@ -123,7 +128,7 @@ class Clock:
             )
         self._set(model, lambda: {"mode": "slow", "factor": factor})
 
-    def run(self, model: str = "") -> None:
+    def run(self, model: str | None = None) -> None:
         """Let all models, or this one, run free. A step under way does not stop them again."""
         if self.run_dir.is_dir():
             self._set(model, lambda: {"mode": "run"})
@@ -148,7 +153,7 @@ class Clock:
         finally:
             os.close(folder)
 
-    def _set(self, model: str, mode: Callable[[], Mode]) -> None:
+    def _set(self, model: str | None, mode: Callable[[], Mode]) -> None:
         """Set all models, or this one. ``mode`` is called under the lock of the run folder."""
         with self._changing():
             if model and model not in self.models:
@@ -169,11 +174,22 @@ class Clock:
                 f"{control} cannot be written", error.strerror or str(error), code="clock-unwritable"
             ) from error
 
-    def act(self, action: str, amount: float = 1, model: str = "", endpoint: str = "") -> dict[str, int]:
+    def act(
+        self, action: str, amount: float = 1, model: str | None = None, endpoint: str | None = None
+    ) -> dict[str, int]:
         """Carry out a person's action: pause, run, slow (``amount``: the factor) or step (``amount``: how many).
 
-        Returns the steps that were done, by model. Raises as the method of that name.
+        Returns the steps that were done, by model. Raises as the method of that name, and LabError where no model, or
+        not the one that is named, has a clock.
         """
+        wanted = set(self.models if model is None else {model} & {*self.models})
+        if action != "run" and wanted and not wanted & {*self.clocked}:
+            raise LabError(
+                f"{model} has no clock" if model else "no model of the stack has a clock",
+                "a model without a step log computes whenever Triton asks it to",
+                "docs/develop/writing-a-lab.md (A model that is not ours) gives it both",
+                code="clock-none",
+            )
         match action:
             case "pause":
                 self.pause(model)
@@ -204,7 +220,7 @@ class Clock:
         states = [state for state in self.states(model) if state.get("state") == "held"]
         return sum(len(state.get("ids", ())) + int(state.get("queue", 0)) for state in states)
 
-    def step(self, count: int = 1, model: str = "", endpoint: str = "") -> dict[str, int]:
+    def step(self, count: int = 1, model: str | None = None, endpoint: str | None = None) -> dict[str, int]:
         """Let each model (or this one) that has requests make ``count`` steps, then stop the clock again.
 
         Returns the steps of each model. They are fewer than ``count`` if no request waits any more (by Triton's queues:
@@ -230,7 +246,7 @@ class Clock:
             _not_for_ever(deadline)  # a step was begun that has not ended
         return {name: begun for name in stepped if (begun := self._begun(name, grant))}
 
-    def _await(self, models: list[str], grant: str, count: int, endpoint: str) -> None:
+    def _await(self, models: list[str], grant: str, count: int, endpoint: str | None) -> None:
         quiet: Patience | None = None
         before: object = None
         gone, deadline = Patience(GONE_S), time.monotonic()
@@ -290,7 +306,7 @@ def _not_for_ever(deadline: float) -> None:
     time.sleep(LOOK_S)
 
 
-def _pending(endpoint: str, models: list[str]) -> bool:
+def _pending(endpoint: str | None, models: list[str]) -> bool:
     """Whether Triton has requests for one of them that it has not handed over."""
     with contextlib.suppress(LabError):
         counted = metrics.scrape(endpoint).models if endpoint else {}

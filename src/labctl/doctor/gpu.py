@@ -51,7 +51,7 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Do
     gpus: list[Gpu] = []
 
     def ask() -> str:
-        gpus.extend(nvidia.gpus(plan.gpu if plan else ""))
+        gpus.extend(nvidia.gpus(plan.gpu if plan else None))
         return gpus[0].driver
 
     checks = [from_error("NVIDIA driver", ask)]
@@ -70,15 +70,15 @@ def gpu_checks(plan: Plan | None, runtime: str, workspace: Workspace) -> list[Do
     return checks
 
 
-def _cuda(plan: Plan | None, runtime: str, workspace: Workspace) -> int:
+def _cuda(plan: Plan | None, runtime: str, workspace: Workspace) -> int | None:
     """The CUDA that what computes on the GPU is built for: NVIDIA's image, or PyTorch of the package index."""
     if plan and (plan.trtllm or plan.served.image_only):
         return PLAIN_CUDA
-    return cuda_of(plan.served.packages if plan else "", workspace) if runtime == "local" else PACKAGES_CUDA
+    return cuda_of(plan.served.packages if plan else None, workspace) if runtime == "local" else PACKAGES_CUDA
 
 
-def driver(version: str, cuda: int, trtllm: bool = False) -> DoctorCheck:
-    """Whether the driver is new enough for what is built for that CUDA (0: not known)."""
+def driver(version: str, cuda: int | None, trtllm: bool = False) -> DoctorCheck:
+    """Whether the driver is new enough for what is built for that CUDA, where that is known."""
     name = "NVIDIA driver"
     if cuda and (why := nvidia.too_old(version, cuda)):
         return DoctorCheck(name, "fail", f"{version} ({why})", nvidia.newer_driver(cuda))
@@ -92,13 +92,15 @@ def driver(version: str, cuda: int, trtllm: bool = False) -> DoctorCheck:
     return DoctorCheck(name, "ok", f"{version}, which is too old for CUDA 13: CUDA 12 is used" if older else version)
 
 
-def _of_plan(plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace, cuda: int) -> Iterator[DoctorCheck]:
+def _of_plan(
+    plan: Plan, gpus: list[Gpu], runtime: str, workspace: Workspace, cuda: int | None
+) -> Iterator[DoctorCheck]:
     builds = plan.image_builds
     first = gpus[0] if gpus else None
     if first and not builds:
         yield _chip(first, cuda)
     if first:
-        info = GpuInfo(first.name, first.compute_capability, first.driver, "")
+        info = GpuInfo(first.name, first.compute_capability, first.driver)
         chip = f"{info.gpu_name}, compute capability {info.compute_capability}"
         for build in builds:
             yield from_error("GPU", partial(require, build.options, info), found=chip)
@@ -130,16 +132,17 @@ def _compiler() -> DoctorCheck:
     return DoctorCheck.of(not missing, "C compiler", found, remedy, "warn")
 
 
-def _chip(gpu: Gpu, cuda: int) -> DoctorCheck:
+def _chip(gpu: Gpu, cuda: int | None) -> DoctorCheck:
     """The chip's number formats, and whether there are kernels for it."""
     capability = nvidia.numbers(gpu.compute_capability)
     precision = "bf16 and fp16" if capability >= BF16 else "fp16: bf16 needs compute capability 8.0"
     found = f"{gpu.name}, compute capability {gpu.compute_capability}: {precision}"
-    why = nvidia.without_kernels(gpu, cuda)
+    why = nvidia.without_kernels(gpu, cuda) if cuda else None
     return DoctorCheck.of(not why, "GPU", f"{found}; {why}" if why else found, nvidia.WITHOUT_CUDA_13)
 
 
 def _fits(manifest: Mapping[str, Any], plan: Plan) -> str:
+    assert plan.image  # of TensorRT-LLM
     check_target(manifest, gpu_target(plan.image, plan.gpu))
     return "built for this GPU and image"
 

@@ -70,13 +70,13 @@ class BenchResult:
 
     folder: Path
     metrics: Mapping[str, Mapping[str, Any]]
-    scheduling: str = ""
+    scheduling: str | None = None
     edited: Sequence[str] = ()
-    paced: str = ""
+    paced: str | None = None
     comparison: overhead.OverheadComparison | None = None
 
 
-def chosen_model(lab: Lab, stack: str, model: str) -> str:
+def chosen_model(lab: Lab, stack: str, model: str | None) -> str:
     """The model to ask: ``model``, or the one that the lab names. Raises LabError: the stack does not have it."""
     entry = lab.stacks[stack].bench
     if entry is None:
@@ -103,7 +103,7 @@ def bench_stack(
     workload: workloads.Workload,
     concurrency: Sequence[int],
     replica: int | None = None,
-    traced: str = "",
+    traced: str | None = None,
 ) -> BenchResult:
     """Measure a model (on ``replica`` alone) at each concurrency, or at the workload's own rate or times.
 
@@ -194,7 +194,7 @@ def write_bench_result(
     return edited
 
 
-def engine_of(lab: Lab, stack: str, profile: str, model: str = "") -> BareEngine:
+def engine_of(lab: Lab, stack: str, profile: str, model: str | None = None) -> BareEngine:
     """The engine that runs without Triton. Raises LabError: there is none, or ``model`` is not the compared model."""
     bench = lab.stacks[stack].bench
     if bench is None or bench.engine is None:
@@ -204,7 +204,7 @@ def engine_of(lab: Lab, stack: str, profile: str, model: str = "") -> BareEngine
             "labs 02, 03, 05 and 06 have one",
             code="engine-alone-none",
         )
-    if model not in ("", bench.model):
+    if model not in (None, bench.model):
         raise LabError(
             f"{model} is not compared with an engine",
             f"{stack} serves its engine by {bench.model}",
@@ -220,7 +220,7 @@ def engine_of(lab: Lab, stack: str, profile: str, model: str = "") -> BareEngine
 
 
 def against_engine(
-    session: Session, lab: Lab, stack: str, options: Options, items: Items, rounds: int, model: str = ""
+    session: Session, lab: Lab, stack: str, options: Options, items: Items, rounds: int, model: str | None = None
 ) -> BenchResult:
     """Bring a stack up and measure, in turn, all requests sent to it at once, and the same given to its engine alone.
 

@@ -8,8 +8,8 @@ from labsched.log.files import open_to_read
 from labsched.log.steplog import parse_step_line
 
 
-def describe_pace(out: Path) -> str:
-    """A sentence for people about a folder of results; "" where no step of its logs was paced."""
+def describe_pace(out: Path) -> str | None:
+    """Return a sentence for people about a folder of results; None where no step of its logs was paced."""
     steps = late = 0
     for path in sorted(out.glob("steps-*.jsonl")):
         with open_to_read(path) as stream:
@@ -19,7 +19,7 @@ def describe_pace(out: Path) -> str:
                     steps += 1
                     late += data["engine_us"] > data["paced_us"]
     if not steps:
-        return ""
+        return None
     text = f"the times are those of a model of a GPU in slow motion (pace), for {steps:,} steps; no GPU was measured"
     return f"{text}; {late:,} of them took longer than it says: raise pace_slower" if late else text
 

@@ -47,7 +47,7 @@ class RunResult:
     verdicts: Sequence[VerdictResult]
     whole: bool  # so that nothing may be unmeasured
     edited: Sequence[str] = ()  # files that were not as shipped
-    paced: str = ""  # what to say of times that a model of a GPU made
+    paced: str | None = None  # what to say of times that a model of a GPU made
 
     @property
     def missed(self) -> list[str]:
@@ -135,7 +135,7 @@ class _Run:
 
     @contextlib.contextmanager
     def serving(
-        self, stack: Stack, *, replicas: int | None = None, balance: str = "", **settings: Any
+        self, stack: Stack, *, replicas: int | None = None, balance: str | None = None, **settings: Any
     ) -> Iterator[ServerOfRun]:
         options = replace(self.options, set=self._together(stack, settings))
         if replicas or balance:
@@ -266,7 +266,7 @@ def run_report(session: Session, lab: Lab, script: str, runtime: Runtime, out: P
     return runtime.client(session.listener, [*SCRIPT, str(path), str(out)], None)
 
 
-def run_script(script: Callable[[], int], session: Session, failed: str, stack: str = "") -> None:
+def run_script(script: Callable[[], int], session: Session, failed: str, stack: str | None = None) -> None:
     """Run a script of the lab to its end. Raises KeyboardInterrupt: it alone was interrupted; LabError: it failed."""
     code = script()
     if code in (-signal.SIGINT, 128 + signal.SIGINT):

@@ -67,7 +67,7 @@ def measure_model(
     workload: Workload,
     concurrency: int,
     progress: Callable[[str], None],
-    tokenizer_dir: str = "",
+    tokenizer_dir: str | None = None,
     foreign: bool = False,
 ) -> tuple[dict[str, Any], list[RequestRecord]]:
     """One measurement of one model.
@@ -119,7 +119,7 @@ def measure_model(
     if workload.warmup:
         users = min(concurrency, workload.warmup)
         load.closed_loop(grpc, users, workload.warmup, ask, workload.timeout, warming, connect)
-    counters = endpoints.get("metrics", "")
+    counters = endpoints.get("metrics")
     before = metrics.scrape(counters) if counters else None
     if items:
         with connect(grpc) as stream:
@@ -139,13 +139,13 @@ def measure_model(
             stream.wait(*records, timeout=workload.timeout, tell=tell)
     if several:
         limits = [item.output_tokens for _, item in items] or [workload.output_tokens] * len(records)
-        _count_responses(records, text_model, limits, folder if countable else "")
+        _count_responses(records, text_model, limits, folder if countable else None)
     for record in records:
         record.input_tokens = record.input_tokens or count_tokens(record.prompt, folder)
     result = stats.metrics(records, workload.slo, workload.price, countable)
     if workload.trace:
         result["left_out"] = len(workload.trace) - len(items)
-    if before is None:
+    if before is None or counters is None:
         return result, records
     delta = metrics.scrape_when_idle(counters, SETTLE_S, model).since(before)
     own = delta.histograms.get((model, f"{metrics.OWN}batch_size"))
@@ -160,7 +160,9 @@ def measure_model(
     return result, records
 
 
-def _count_responses(records: Sequence[RequestRecord], model: TextModel, limits: Sequence[int], folder: str) -> None:
+def _count_responses(
+    records: Sequence[RequestRecord], model: TextModel, limits: Sequence[int], folder: str | None
+) -> None:
     """Leave out responses without text, and set each answer's tokens, if a tokenizer in ``folder`` counts them."""
     for record, limit in zip(records, limits, strict=True):
         record.responses = [arrived for arrived in record.responses if arrived[1]] or record.responses[-1:]
@@ -169,7 +171,7 @@ def _count_responses(records: Sequence[RequestRecord], model: TextModel, limits:
             set_token_count(record, model, limit, lambda text: count_tokens(text, folder))
 
 
-def trace_items(trace: Sequence[Arrival], folder: str) -> list[tuple[float, dataset.Item]]:
+def trace_items(trace: Sequence[Arrival], folder: str | None) -> list[tuple[float, dataset.Item]]:
     """A trace's requests as texts, with their times in seconds. Where two prompts' hashes agree, so do their texts.
 
     Each token becomes a word that is one token for the model after a space, drawn by the token's hash; the first, which
@@ -189,7 +191,7 @@ def trace_items(trace: Sequence[Arrival], folder: str) -> list[tuple[float, data
             "labctl bench STACK --dataset FILE",
             code="tokenizer-unknown",
         )
-    context = _context(folder)
+    context = _context(folder) if folder else None
     items = []
     for arrival in trace:
         if context and arrival.prompt + 1 + arrival.limit > context:
@@ -209,13 +211,13 @@ def trace_items(trace: Sequence[Arrival], folder: str) -> list[tuple[float, data
     return items
 
 
-def _context(folder: str) -> int:
-    """Tokens that the model sees; 0 if its config.json does not say."""
+def _context(folder: str) -> int | None:
+    """Return the tokens that the model sees; None if its config.json does not say."""
     try:
         config = json.loads((Path(folder) / "config.json").read_text())
-        return int(config.get("max_position_embeddings") or config.get("n_positions") or 0)
+        return int(config.get("max_position_embeddings") or config.get("n_positions"))
     except (OSError, ValueError, TypeError, AttributeError):
-        return 0
+        return None
 
 
 def cost_note(price: float) -> str:

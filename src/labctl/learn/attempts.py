@@ -15,11 +15,11 @@ HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
 
 @dataclass(frozen=True)
 class Attempt:
-    """One answer: its files' texts by name, and the sentence that it must fail with ("" for a pass)."""
+    """One answer: its files' texts by name, and the sentence that it must fail with; None for a pass."""
 
     name: str
     files: Mapping[str, str]
-    says: str
+    says: str | None
 
     def write(self, folder: Path) -> None:
         """Write the files into an existing folder."""
@@ -37,7 +37,7 @@ def exercise_attempts(exercise: Exercise) -> Iterator[Attempt]:
             yield Attempt(f"wrong/{name}", apply_patch(solution, path.read_text(encoding="utf-8")), says)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-    yield Attempt(SOLUTION, solution, "")
+    yield Attempt(SOLUTION, solution, None)
 
 
 def find_attempt(exercise: Exercise, name: str) -> Attempt:

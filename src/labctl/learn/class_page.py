@@ -37,12 +37,12 @@ def page(learners: Sequence[ClassStanding], exercises: Sequence[Exercise], now: 
 
     def learner_row(learner: ClassStanding) -> list[str]:
         current = learner.current
-        entry = learner.entries.get(current, Entry())
+        entry = learner.entries[current] if current else Entry()
         at = f"{current}  {titles[current]}" if current else "nothing yet"
         since = f"{int(now - entry.started) // 60} min" if entry.started else ""
         counts = [str(entry.checks), str(entry.hints)] if current else ["", ""]
         signs = [SIGN[learner.entries[id].state] if id in learner.entries else SIGN[NEW] for id in begun]
-        return [learner.name, at, since, *counts, learner.mistakes.get(current, ""), *signs, learner.passed]
+        return [learner.name, at, since, *counts, learner.mistakes.get(current or "", ""), *signs, learner.passed]
 
     def exercise_row(id: str) -> list[str]:
         at = sum(learner.current == id for learner in learners)

@@ -57,7 +57,7 @@ class Classroom:
         listener, workspace = self.session.listener, self.session.workspace
         compose, projects = self.session.runtime("compose"), Projects(workspace)
         server = images.server_image(workspace, "cpu")
-        images.build_missing_images(listener, {server: compose_project.builds(projects, "cpu", "")[server]}, "")
+        images.build_missing_images(listener, {server: compose_project.builds(projects, "cpu", None)[server]})
         for artifact in needed_artifacts(workspace, labs):
             if not artifact.ready(workspace):
                 make_artifact(self.session, artifact, compose)
@@ -77,7 +77,7 @@ class Classroom:
             }
         )
         build = DockerCall(lambda docker: docker.compose.build(["hub"], stream_logs=True), self._env_file)
-        images.build_missing_images(listener, {image: build}, "")
+        images.build_missing_images(listener, {image: build})
         listener.step("JupyterHub")
         up = DockerCall(
             lambda docker: docker.compose.up(detach=True, wait=True, no_build=True, pull="never", stream_logs=True),

@@ -57,7 +57,9 @@ class Outcome:
         return [check.row() for check in self.checks]
 
 
-def check_exercise(session: Session, exercise: Exercise, runtime: str = "", seeds: Sequence[int] = ()) -> Outcome:
+def check_exercise(
+    session: Session, exercise: Exercise, runtime: str | None = None, seeds: Sequence[int] = ()
+) -> Outcome:
     """Judge the learner's files.
 
     ``seeds``: one trial each; none means two that are drawn now. Raises LabError: it was not begun, another check is in
@@ -130,7 +132,7 @@ def _syntax(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
 
 
 def _judge(
-    session: Session, exercise: Exercise, files: dict[str, Path], runtime: str, seeds: Sequence[int]
+    session: Session, exercise: Exercise, files: dict[str, Path], runtime: str | None, seeds: Sequence[int]
 ) -> list[Check]:
     server.refuse_runtime(session, exercise, runtime)
     try:
@@ -197,7 +199,7 @@ def _run_trial(
 
 
 def _try(
-    function: Any, trial: Trial, describe_excess: Callable[[], str], exercise: Exercise, running: RunningStack
+    function: Any, trial: Trial, describe_excess: Callable[[], str | None], exercise: Exercise, running: RunningStack
 ) -> None:
     """One trial; whatever goes wrong in it becomes an expectation that does not hold."""
 

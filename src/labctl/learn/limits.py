@@ -19,8 +19,8 @@ MOST_MIB = 3072  # of one model's process
 
 
 @contextlib.contextmanager
-def memory_limit(workspace: Workspace, record: Record) -> Iterator[Callable[[], str]]:
-    """Watch a server's processes for the time of a block; yields what says in words what happened, "" for nothing.
+def memory_limit(workspace: Workspace, record: Record) -> Iterator[Callable[[], str | None]]:
+    """Watch a server's processes for the time of a block; yields what says in words what happened, if it did.
 
     On this machine the process that takes too much is killed, and the server lives. In a container its number is not
     known here, so the whole server is killed.
@@ -44,9 +44,9 @@ def memory_limit(workspace: Workspace, record: Record) -> Iterator[Callable[[], 
                     for server in servers:
                         server.kill()
 
-    def describe_excess() -> str:
+    def describe_excess() -> str | None:
         taken = f"a model took more than {MOST_MIB:,} MiB of memory and was stopped"
-        return f"{taken}: does something grow without an end?" if stopped else ""
+        return f"{taken}: does something grow without an end?" if stopped else None
 
     with call_repeatedly(look, LOOK_S, "limits"):
         yield describe_excess

@@ -53,8 +53,8 @@ class Progress:
         return self.entries().get(id, Entry())
 
     @property
-    def current(self) -> str:
-        """The id of the exercise that was started last; "" before the first."""
+    def current(self) -> str | None:
+        """The id of the exercise that was started last."""
         return last_started(self.entries())
 
     def start(self, id: str) -> None:
@@ -98,7 +98,7 @@ class Progress:
         passed = self.all_passed
         return sum(exercise.id in passed for exercise in exercises)
 
-    def next_open(self, exercises: Sequence[Exercise], after: str = "") -> Exercise | None:
+    def next_open(self, exercises: Sequence[Exercise], after: str | None = None) -> Exercise | None:
         """The exercise to do ``after`` another: the next of the course's core, or the next of the same lab after one
         that is not of the core. Where the core has passed, any that has not; None where all have.
         """
@@ -112,7 +112,8 @@ class Progress:
 
     def to_go_on(self, exercises: Sequence[Exercise]) -> Exercise | None:
         """The exercise to go on with: the current one where it was only opened, else the next open one."""
-        current, entry = self.current, self.of(self.current)
+        entries, current = self.entries(), self.current
+        entry = entries[current] if current else Entry()
         opened = [e for e in exercises if e.id == current and entry.state == STARTED and not entry.checks]
         return opened[0] if opened else self.next_open(exercises, current)
 
@@ -146,10 +147,10 @@ class Progress:
             atomic_write(self._path, json.dumps(dict(sorted(data.items())), indent=1))
 
 
-def last_started(entries: Mapping[str, Entry]) -> str:
-    """The id of the exercise that was started last; "" if none was."""
+def last_started(entries: Mapping[str, Entry]) -> str | None:
+    """Return the id of the exercise that was started last."""
     started = {id: entry.started for id, entry in entries.items() if entry.started}
-    return max(started, key=lambda id: started[id], default="")
+    return max(started, key=lambda id: started[id], default=None)
 
 
 def entry_of(data: object) -> Entry | None:

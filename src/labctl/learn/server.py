@@ -61,7 +61,9 @@ def lab_with(exercise: Exercise, workspace: Workspace) -> Lab:
     return replace(exercise.home, serves=[*exercise.home.serves, own])
 
 
-def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str) -> RunningStack:
+def serve_exercise(
+    session: Session, exercise: Exercise, files: Mapping[str, Path], runtime: str | None
+) -> RunningStack:
     """Bring the exercise's stack up with the learner's files as they are now.
 
     Raises LabError: it cannot be brought up, or a file of the learner's (which it names) cannot be loaded.
@@ -92,7 +94,7 @@ def serve_exercise(session: Session, exercise: Exercise, files: Mapping[str, Pat
     return started
 
 
-def refuse_runtime(session: Session, exercise: Exercise, runtime: str) -> None:
+def refuse_runtime(session: Session, exercise: Exercise, runtime: str | None) -> None:
     """Raises LabError where an engine of its own cannot be served, whatever the learner has written."""
     options = Options(set=exercise.manifest.settings)
     plan = make_plan(session.workspace, lab_with(exercise, session.workspace), STACK, options)
@@ -169,7 +171,7 @@ def _for_this(exercise: Exercise, lab: Lab, options: Options, running: RunningSt
     Settings that only the models read can be changed by loading these anew; the server need not start again.
     """
     session, runtime = running.session, running.runtime
-    if options.runtime not in ("", runtime.name):
+    if options.runtime not in (None, runtime.name):
         return None
     with contextlib.suppress(OSError, ValueError, LabError):
         purpose = json.loads(running.folder.purpose_file.read_text(encoding="utf-8"))

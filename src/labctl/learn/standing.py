@@ -36,8 +36,8 @@ class ClassStanding:
     course: Collection[str]
 
     @property
-    def current(self) -> str:
-        """The exercise that was begun last; "" before the first."""
+    def current(self) -> str | None:
+        """The exercise that was begun last."""
         return last_started(self.entries)
 
     @property

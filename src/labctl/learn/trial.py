@@ -53,9 +53,9 @@ class Trial:
     run_dir: Path  # where the models write their step logs, on this machine
     folder: Path  # the learner's files
     settings: Mapping[str, Any]  # of the stack, with defaults
-    tokenizer_dir: str
+    tokenizer_dir: str | None
     patience: float  # seconds after which a request without an answer counts as stuck
-    key: str = ""  # opens the server's model control
+    key: str | None = None  # opens the server's model control
     servers: tuple[str, ...] = ()  # the gRPC endpoint of each replica
     pids: Callable[[], Iterable[int]] | None = None  # the processes that serve and ask; None where that is not known
     checks: list[Check] = field(default_factory=list)
@@ -346,11 +346,11 @@ class Trial:
                 if not patience.left():
                     raise self._stuck(record, patience, error.why) from error
 
-    def _stuck(self, record: RequestRecord, patience: Patience, why: str = "") -> Stuck:
+    def _stuck(self, record: RequestRecord, patience: Patience, why: str | None = None) -> Stuck:
         """The error for a silent model. Raises TooBusy if the machine was busy and no model says that it hangs."""
         if not stuck_sentences(self.run_dir):
             self.is_over(patience)
-        return Stuck(f"{record.model} has not answered within {self.patience:g} s", why, code="model-silent")
+        return Stuck(f"{record.model} has not answered within {self.patience:g} s", why or "", code="model-silent")
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -359,7 +359,7 @@ class Trial:
 
         A step's line is written after its answers are sent: what is read is what stays the same for a moment.
         """
-        before = -1
+        before: int | None = None
         for _ in attempts(LATE_S, QUIET_S):  # at the end of that time a request may still be being answered
             steps = steplog.read_step_log(self.run_dir, model, self.since, self._behind)
             if len(steps) == before:
@@ -410,7 +410,7 @@ class Trial:
         return bool(ok)
 
     @contextmanager
-    def explain_errors(self, sentence: str, because: str = "") -> Iterator[None]:
+    def explain_errors(self, sentence: str, because: str | None = None) -> Iterator[None]:
         """An error inside the block fails the trial with ``sentence``; what was really said is shown as measured.
 
         ``because``: a regular expression; an error in which it is not found is raised as it is.
@@ -422,7 +422,7 @@ class Trial:
         except LabError as error:
             why = "; ".join(filter(None, (error.what, error.why)))
             evidence = "\n".join((why, *(fault.words for fault in self.faults())))
-            if not re.search(because, evidence):
+            if because and not re.search(because, evidence):
                 raise
             raise Explained(sentence, why, code="answer-explained") from error
 

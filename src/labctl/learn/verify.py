@@ -31,18 +31,18 @@ STATE = {"exercises", growing.FOLDER, "results", "site", "build", "dist"}
 
 @dataclass(frozen=True)
 class Proof:
-    """How one answer was judged with these seeds. ``problem`` is "" where it was as foreseen."""
+    """How one answer was judged with these seeds. ``problem`` is None where it was as foreseen."""
 
     exercise: str
     answer: str
     seeds: Sequence[int]
-    problem: str
+    problem: str | None
     seconds: float
     left_out: bool = False  # this machine lacks what its server needs, which ``problem`` names
 
 
 def judge_attempt(
-    session: Session, exercise: Exercise, attempt: Attempt, runtime: str, seeds: Sequence[int]
+    session: Session, exercise: Exercise, attempt: Attempt, runtime: str | None, seeds: Sequence[int]
 ) -> judge.Outcome:
     """What the check says of an attempt. Overwrites the learner's folder: use it in a copy of the checkout."""
     with replace_dir(exercise.yours(session.workspace)) as fresh:
@@ -52,17 +52,17 @@ def judge_attempt(
     return judge.check_exercise(session, exercise, runtime, seeds)
 
 
-def problem_with(attempt: Attempt, outcome: judge.Outcome) -> str:
-    """What is wrong with the exercise, in words; "" if the attempt was judged as foreseen."""
+def problem_with(attempt: Attempt, outcome: judge.Outcome) -> str | None:
+    """Say what is wrong with the exercise; None if the attempt was judged as foreseen."""
     if not attempt.says:
-        return "" if outcome.passed else f"{attempt.name} fails: {outcome.sentence}"
+        return None if outcome.passed else f"{attempt.name} fails: {outcome.sentence}"
     if outcome.passed:
         return f"{attempt.name} passes"
-    return "" if outcome.sentence == attempt.says else f"{attempt.name} says: {outcome.sentence}"
+    return None if outcome.sentence == attempt.says else f"{attempt.name} says: {outcome.sentence}"
 
 
 def verify(
-    session: Session, wanted: Collection[str], whole: Collection[str], runtime: str, seeds: int
+    session: Session, wanted: Collection[str], whole: Collection[str], runtime: str | None, seeds: int
 ) -> Iterator[Proof]:
     """Judge the answers of the exercises with these ids, in a copy of the checkout: a person's work stays as it is.
 
@@ -85,9 +85,9 @@ def verify(
                     yield _proof(copy, exercise, attempt, runtime, range(first, first + seeds))
 
 
-def _proof(session: Session, exercise: Exercise, attempt: Attempt, runtime: str, seeds: Sequence[int]) -> Proof:
+def _proof(session: Session, exercise: Exercise, attempt: Attempt, runtime: str | None, seeds: Sequence[int]) -> Proof:
     began = time.monotonic()
-    problem = ""
+    problem: str | None = None
     try:
         if not attempt.says:
             problem = problem_with(attempt, judge_attempt(session, exercise, attempt, runtime, seeds))

@@ -33,15 +33,15 @@ def publish_address(workspace: Workspace, stack: str, page: str, address: str) -
                 path.unlink()
 
 
-def page_address(workspace: Workspace, stack: str, page: str) -> str:
-    """The address of a page that answers; "" if there is none."""
+def page_address(workspace: Workspace, stack: str, page: str) -> str | None:
+    """Return the address of a page that answers."""
     try:
         address = disk.read_text(workspace.folder(stack).address_file(page))
         where = urlsplit(address)
         with socket.create_connection((where.hostname or "", where.port or 0), timeout=0.2):
-            return address if where.scheme == "http" else ""
+            return address if where.scheme == "http" else None
     except (OSError, ValueError):
-        return ""
+        return None
 
 
 def listening_socket(port: int | None, page: str) -> socket.socket:

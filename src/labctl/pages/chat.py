@@ -56,15 +56,15 @@ def chat_page(
     endpoint: str,
     names: Sequence[str],
     chosen: str,
-    tokenizer_dir: str,
+    tokenizer_dir: str | None,
     title: str,
-    note: str = "",
-    halted: Callable[[], str] = str,
+    note: str | None = None,
+    halted: Callable[[], str | None] | None = None,
 ) -> gr.ChatInterface:
     """The page for the models ``names`` at ``endpoint``; models that do not continue a text are left out.
 
     A model that streams, and has a chat template, is asked with the whole chat; any other continues the last text.
-    ``halted`` returns a message while the stack's clock stands still, "" while it runs.
+    ``halted`` returns a message while the stack's clock stands still.
 
     Raises LabError: neither ``chosen`` nor another model can be used.
     """
@@ -86,7 +86,7 @@ def chat_page(
         if not prompt.strip():
             yield NO_PROMPT
             return
-        yield halted()
+        yield (halted and halted()) or ""
         text, asked, hidden, end_id = "", prompt, "", None
         try:
             if model in templates:
@@ -94,7 +94,7 @@ def chat_page(
                 asked = hidden = template.render([*earlier_turns(history), {"role": "user", "content": prompt}])
             sampling = sampling_values(dict(zip(dials, values, strict=True)))
             request = (endpoint, model, asked, int(tokens), sampling, tokenizer_dir)
-            for part in conversation.ask_model(*request, standing=lambda: bool(halted()), end_id=end_id):
+            for part in conversation.ask_model(*request, standing=lambda: bool(halted and halted()), end_id=end_id):
                 text = fence_markdown(part.text.removeprefix(hidden))
                 yield f"{text}\n{part.speed}"
         except LabError as error:

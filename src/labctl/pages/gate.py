@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 ANY = "*"  # any forwarded name: the page is behind JupyterHub, which lets only its learner in
 
 
-def objection(headers: Mapping[str, str], forwarded: str = "") -> str:
-    """Why a request with these headers (names in lower case) is refused; "" if it is not.
+def objection(headers: Mapping[str, str], forwarded: str | None = None) -> str | None:
+    """Say why a request with these headers (names in lower case) is refused; None if it is not.
 
     ``forwarded``: another name, under which a person has forwarded the page's port; browsers may add a port to it.
     """
@@ -25,9 +25,9 @@ def objection(headers: Mapping[str, str], forwarded: str = "") -> str:
     if not is_own(host) and forwarded not in (ANY, host.partition(":")[0] or ANY):
         return f"this page is not at {host[:100]!r}"
     origin = headers.get("origin")
-    if origin is not None and _place(origin) not in (host, host if forwarded in ("", ANY) else forwarded):
+    if origin is not None and _place(origin) not in (host, host if forwarded in (None, ANY) else forwarded):
         return "this page takes no calls from other pages"
-    return ""
+    return None
 
 
 async def read_body(request: Request, most: int) -> bytes:

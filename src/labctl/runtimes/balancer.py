@@ -76,6 +76,7 @@ def upstreams(workspace: Workspace, record: Record) -> dict[int, UpstreamHealth]
 
 def write_container_files(workspace: Workspace, record: Record) -> None:
     """Write what Envoy's container reads: its configuration, and its servers' names."""
+    assert record.balance
     folder = workspace.folder(record.stack).front
     configuration = config.in_container(record.balance, receiver(record.settings.get("trace")))
     atomic_write(folder / CONFIG, json.dumps(configuration, indent=1))
@@ -113,6 +114,7 @@ def envoy_binary() -> Path:
 
 def write_configuration(workspace: Workspace, record: Record) -> None:
     """Write Envoy's configuration and let Envoy examine it. Raises LabError: it finds fault with it."""
+    assert record.balance
     folder = workspace.folder(record.stack)
     path = folder.envoy_file
     assign_servers(workspace, record)

@@ -65,9 +65,9 @@ class ComposeRuntime:
         self._projects.require_usable_paths()
 
     def prepare(self, listener: Listener, profile: str, plan: Plan | None = None) -> None:
-        image, packages = (plan.image, plan.served.packages) if plan else ("", "")
+        image, packages = (plan.image, plan.served.packages) if plan else (None, None)
         images.build_missing_images(listener, compose_project.builds(self._projects, profile, image, packages), image)
-        if plan and plan.fetched and not plan.fetched.is_dir():
+        if plan and image and plan.fetched and not plan.fetched.is_dir():
             listener.step(f"templates of TensorRT-LLM {release.RELEASE}")
             with key_lock(plan.fetched):
                 self._copy_templates(listener, image, plan.fetched)
@@ -95,8 +95,8 @@ class ComposeRuntime:
             call = compose_project.one_shot(self._projects, self._builder, image, argv, token=token_file)
             return self._one_shot(call, argv, listener)
 
-    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpu: str) -> None:
-        """Run a command in the image that :meth:`prepare` made of ``image``, on ``gpu``; "" is the first one."""
+    def in_image(self, listener: Listener, argv: Sequence[str], image: str, gpu: str | None) -> None:
+        """Run a command in the image that :meth:`prepare` made of ``image``, on ``gpu``, else on the first one."""
         server = images.server_image(self.workspace, "gpu", image)
         call = compose_project.one_shot(self._projects, self._builder, server, argv, "gpu", gpu)
         self._one_shot(call, argv, listener)
@@ -126,7 +126,7 @@ class ComposeRuntime:
                 docker_engine.discard(docker_engine.networks(self._projects.root, project))
 
     def client(self, listener: Listener, argv: Sequence[str] | None, record: Record | None) -> int:
-        workspace, stack = self.workspace, record.stack if record else ""
+        workspace, stack = self.workspace, record.stack if record else None
         project, service = (stack, "client") if stack else (REPORT, "report")
         name, terminal = self._name(project, service), os.isatty(0) and os.isatty(1)
         words = ("bash",) if argv is None else ("python", *argv)
@@ -331,11 +331,12 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
         yield pending.decode(errors="replace")
 
 
-def hub_token() -> str:
-    """The person's token from wherever Hugging Face's own tools look for it; "" if there is none."""
+def hub_token() -> str | None:
+    """Return the person's token from wherever Hugging Face's own tools look for it."""
     from huggingface_hub import get_token
 
-    return get_token() or ""
+    token: str | None = get_token()
+    return token
 
 
 @contextlib.contextmanager

@@ -43,11 +43,13 @@ EXPORTED = ("CHAT_IMAGE", "CHAT_PORT", "PROMETHEUS_IMAGE", "SHM_SIZE")
 ESCAPED = {"\\": "\\\\", '"': '\\"', "$": "\\$", "\n": "\\n", "\r": "\\r"}
 
 
-def builds(projects: Projects, profile: str, base: str, packages: str = "") -> dict[str, DockerCall]:
+def builds(projects: Projects, profile: str, base: str | None, packages: str | None = None) -> dict[str, DockerCall]:
     """Every image that a profile needs, and a layer over the server's, by its name, and how it is built."""
     workspace, calls = projects.workspace, dict[str, DockerCall]()
 
-    def build(service: str, image: str, profile: str = TOOLS, base: str = "", target: str = "") -> None:
+    def build(
+        service: str, image: str, profile: str = TOOLS, base: str | None = None, target: str | None = None
+    ) -> None:
         name = "STACK_CLIENT_IMAGE" if service == "client" else "STACK_SERVER_IMAGE"
         values = {name: image, **images.build_environment(), **images.target(base)}
         if target:
@@ -75,7 +77,7 @@ def one_shot(
     image: str,
     arguments: Sequence[str],
     profile: str = TOOLS,
-    gpu: str = "",
+    gpu: str | None = None,
     token: Path | None = None,
 ) -> DockerCall:
     """A command in a container of the serving image, which is gone when it ends; ``token`` is the Hub's, in a pipe."""
@@ -98,7 +100,7 @@ def one_shot(
     )
 
 
-def client(projects: Projects, name: str, stack: str, argv: Sequence[str], terminal: bool) -> DockerCall:
+def client(projects: Projects, name: str, stack: str | None, argv: Sequence[str], terminal: bool) -> DockerCall:
     """A lab's client on a stack's network, or without a stack its report; on this terminal, or on none."""
     service = "client" if stack else "report"
 
@@ -133,7 +135,8 @@ def client_endpoints(record: Record) -> Endpoints:
 
 def door_arguments(record: Record, endpoint: str, port: int, host: str = LOOPBACK) -> list[str]:
     """Python's arguments for the OpenAI API in front of the stack at ``endpoint`` (gRPC)."""
-    served = ["--endpoint", endpoint, "--models", ",".join(record.models), "--tokenizer", record.tokenizer_dir]
+    served = ["--endpoint", endpoint, "--models", ",".join(record.models)]
+    served += ["--tokenizer", record.tokenizer_dir] if record.tokenizer_dir else []
     return ["-m", "labdoor", *served, "--port", str(port), "--host", host]
 
 
@@ -164,7 +167,7 @@ def compose_down(projects: Projects, stack: str, force: bool) -> DockerCall:
     )
 
 
-def gpu_reservation(gpus: str, count: int = 1) -> dict[str, Any]:
+def gpu_reservation(gpus: str | None, count: int = 1) -> dict[str, Any]:
     """A service's reservation of these GPUs, or of so many, in the place of compose.gpu.yaml's first one."""
     which = {"device_ids": gpus.split(",")} if gpus else {"count": count}
     request = {"driver": "nvidia", "capabilities": ["gpu"], **which}

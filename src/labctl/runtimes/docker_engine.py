@@ -136,10 +136,10 @@ def engine() -> docker.DockerClient:
     raise LabError("no Docker engine answers", why, _remedy(address), code="docker-missing")
 
 
-def _elsewhere(address: str) -> str:
-    """What to do about an address that a person has set; "" for the usual one."""
+def _elsewhere(address: str) -> str | None:
+    """Say what to do about an address that a person has set; None for the usual one."""
     origin = "DOCKER_HOST" if os.environ.get("DOCKER_HOST") else "the docker context"
-    return "" if address == DEFAULT_SOCKET else f"correct or unset {origin}"
+    return None if address == DEFAULT_SOCKET else f"correct or unset {origin}"
 
 
 def _remedy(address: str) -> str:
@@ -231,8 +231,8 @@ def require_plugin(instead: str = LOCAL) -> None:
         raise LabError(missing, f"the labs need {needed} or newer", remedy, code="docker-plugin-missing")
 
 
-def _missing_plugin() -> str:
-    """What is wrong with the plugin; "" if nothing is."""
+def _missing_plugin() -> str | None:
+    """Say what is wrong with the plugin; None if nothing is."""
     version = ""
     with contextlib.suppress(OSError):
         ended = processes.run_short(["docker", "compose", "version", "--short"], Path("/"), ANSWER_S)
@@ -242,7 +242,7 @@ def _missing_plugin() -> str:
             version = ended.out.strip().removeprefix("v")
     if not numbers(version):
         return "there is no docker compose plugin"
-    return "" if numbers(version) >= COMPOSE_NEEDED else f"Docker Compose {version} is too old"
+    return None if numbers(version) >= COMPOSE_NEEDED else f"Docker Compose {version} is too old"
 
 
 def require_gpu() -> None:

@@ -53,12 +53,12 @@ IF_IT_FAILS = f"{processes.LOOK_ABOVE}, and docs/operate/compose.md (Images) wha
 PULL_MINUTES, BUILD_MINUTES = 15, 4  # of one image, on an everyday connection
 
 
-def server_image(workspace: Workspace, profile: str, base: str = "", packages: str = "") -> str:
+def server_image(workspace: Workspace, profile: str, base: str | None = None, packages: str | None = None) -> str:
     """Name of the server image for this checkout's sources.
 
     Args:
-        base: an image of NVIDIA's that it is made of, gpu only; "" for our own, which has vLLM's build for GPUs.
-        packages: the layer that it has over its own packages, cpu only; "" for none.
+        base: an image of NVIDIA's that it is made of, gpu only; else it is our own, which has vLLM's build for GPUs.
+        packages: the layer that it has over its own packages, cpu only.
     """
     if profile == "gpu" and not base:
         return f"labs-server:gpu-{_digest(workspace, OWN_GPU_FILES)}"
@@ -83,15 +83,18 @@ def all_images(workspace: Workspace, profile: str) -> list[str]:
     return [server_image(workspace, profile), client_image(workspace)]
 
 
-def image_digest(image: str) -> str:
-    """What an image is, wherever it was pulled; "" where it is not here. Raises LabError where no engine answers."""
+def image_digest(image: str) -> str | None:
+    """Return what an image is, wherever it was pulled; None where it is not here.
+
+    Raises LabError where no engine answers.
+    """
     import docker.errors
 
     with docker_engine.engine_failures(f"looking for image {image}"):
         try:
             found = docker_engine.engine().images.get(image)
         except docker.errors.ImageNotFound:
-            return ""
+            return None
         digests = found.attrs.get("RepoDigests") or [found.id]  # an image that was built here has no digest
         return str(digests[0]).rpartition("@")[2]
 
@@ -117,12 +120,12 @@ def build_environment() -> dict[str, str]:
     return variables
 
 
-def target(base: str) -> dict[str, str]:
+def target(base: str | None) -> dict[str, str]:
     """compose.gpu.yaml's variable for an image made of NVIDIA's ``base``; {} without one."""
     return {"STACK_GPU_TARGET": "nvidia"} if base else {}
 
 
-def build_arguments(base: str) -> dict[str, str]:
+def build_arguments(base: str | None) -> dict[str, str]:
     """The arguments of docker/Dockerfile for an image made of NVIDIA's ``base``; {} without one."""
     if not base:
         return {}
@@ -151,7 +154,7 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     with docker_engine.engine_failures("listing images"):
         ours = docker_engine.engine().images.list(filters={"label": LABEL})
     current = {*all_images(workspace, "cpu"), hub_image(workspace)}
-    current |= {server_image(workspace, "gpu", base) for base in ("", release.PLAIN_IMAGE, release.IMAGE)}
+    current |= {server_image(workspace, "gpu", base) for base in (None, release.PLAIN_IMAGE, release.IMAGE)}
     current |= {server_image(workspace, "cpu", packages=name) for name in layers.NAMES}
     current |= {name.replace("labs-client", "labs-chat") for name in current}
     rows = []
@@ -179,16 +182,18 @@ def remove_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return [name for name in names if name not in kept], kept
 
 
-def build_missing_images(listener: Listener, builds: Mapping[str, DockerCall], base: str) -> None:
-    """Build those of ``builds`` that are not there yet, on the image ``base`` ("" is none of NVIDIA's)."""
+def build_missing_images(listener: Listener, builds: Mapping[str, DockerCall], base: str | None = None) -> None:
+    """Build those of ``builds`` that are not there yet, on NVIDIA's image ``base`` or on none."""
     missing = [name for name in builds if not exists(name)]
-    pulled = bool(base) and not exists(base)  # also its digest is wanted, which a build alone would not keep
-    if count := pulled + len(missing):
+    pulled = (
+        base if base and not exists(base) else None
+    )  # also its digest is wanted, which a build alone would not keep
+    if count := bool(pulled) + len(missing):
         images = f"{count} images are" if count > 1 else "1 image is"
-        minutes = PULL_MINUTES * pulled + BUILD_MINUTES * len(missing)
+        minutes = PULL_MINUTES * bool(pulled) + BUILD_MINUTES * len(missing)
         listener.note(f"{images} made first: about {minutes} minutes, once")
     if pulled:
-        pull_image(listener, base)
+        pull_image(listener, pulled)
     for name in missing:
         if not exists(name):  # another command may have built it meanwhile
             _build(listener, name, builds[name])
@@ -213,7 +218,7 @@ def _build(listener: Listener, name: str, build: DockerCall) -> None:
     listener.done("built")
 
 
-def gpu_target(image: str, gpu: str) -> GpuInfo:
-    """What an engine that is built or served here with ``image`` is tied to; "" is the first GPU."""
+def gpu_target(image: str, gpu: str | None) -> GpuInfo:
+    """Return what an engine that is built or served here with ``image`` is tied to; the first GPU counts."""
     first = nvidia.gpus(gpu)[0]
     return GpuInfo(first.name, first.compute_capability, first.driver, image_digest(image))

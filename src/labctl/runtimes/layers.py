@@ -82,18 +82,18 @@ class Layer:
         return self.path.is_dir()
 
     @property
-    def elsewhere(self) -> str:
-        """Why this machine cannot have it; "" where it can. The build for CUDA 13 is for ARM too."""
+    def elsewhere(self) -> str | None:
+        """Why this machine cannot have it; None where it can. The build for CUDA 13 is for ARM too."""
         machine = architecture()
         if machine == X86 or (self.gpu and not self.cuda_12):
-            return ""
+            return None
         return f"its package is built for {X86}, and this machine is {machine}"
 
     @property
-    def cuda(self) -> int:
-        """The first number of the CUDA that its PyTorch is built for; 0 for CPUs, and where its lock does not say."""
+    def cuda(self) -> int | None:
+        """The first number of the CUDA that its PyTorch is built for; None for CPUs, or if its lock does not say."""
         found = CUDNN.search(self.lock.read_text(encoding="utf-8")) if self.gpu else None
-        return int(found[1]) if found else 0
+        return int(found[1]) if found else None
 
     @property
     def sizes(self) -> str:
@@ -195,8 +195,8 @@ class Layer:
             )
 
 
-def layer(name: str, workspace: Workspace, profile: str = "") -> Layer:
-    """The layer of that name, in the build for a profile; "" is what fits: GPUs where a driver answers.
+def layer(name: str, workspace: Workspace, profile: str | None = None) -> Layer:
+    """Return the layer of that name, in the build for a profile, or in what fits: for GPUs where a driver answers.
 
     Raises LabError for another name.
     """
@@ -220,15 +220,15 @@ def _gpus() -> list[nvidia.Gpu]:
         return []
 
 
-def cuda_of(stack_packages: str, workspace: Workspace) -> int:
+def cuda_of(stack_packages: str | None, workspace: Workspace) -> int | None:
     """The CUDA of the PyTorch that computes on a GPU in the local runtime: this environment's, or that of the layer."""
-    return (0 if stack_packages else wheel.torch_cuda()) or gpu_layer(workspace).cuda
+    return (None if stack_packages else wheel.torch_cuda()) or gpu_layer(workspace).cuda
 
 
 def require_pytorch(workspace: Workspace) -> None:
     """Raises LabError where nothing that is here, or that a layer would bring, can compute on this machine's GPU."""
     gpu, found = nvidia.gpus()[0], gpu_layer(workspace)
-    if cuda := cuda_of("", workspace):
+    if cuda := cuda_of(None, workspace):
         nvidia.require_cuda(gpu, cuda)
     if not wheel.torch_cuda() and not found.ready:
         raise LabError(
@@ -240,7 +240,7 @@ def require_pytorch(workspace: Workspace) -> None:
         )
 
 
-def packages_of(stack_packages: str, workspace: Workspace, profile: str) -> Layer | None:
+def packages_of(stack_packages: str | None, workspace: Workspace, profile: str) -> Layer | None:
     """The layer in which a server of the local runtime computes; None where its own environment does.
 
     On a GPU that is the layer with PyTorch for CUDA also for other models, where the environment has a CPU build.

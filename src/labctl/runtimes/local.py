@@ -144,7 +144,7 @@ class LocalRuntime:
         if record.profile == "gpu" and (gpus := nvidia.gpus_of_server(plan.gpu, plan.ranks, number)):
             env["CUDA_VISIBLE_DEVICES"] = gpus
 
-        def command(secret: str) -> list[str]:  # Triton takes it in no other way (docs/operate/security.md)
+        def command(secret: str | None) -> list[str]:  # Triton takes it in no other way (docs/operate/security.md)
             return [str(triton.binary), *argv, *arguments.closing_arguments(record.options.client_shm, secret)]
 
         listener.command(command(arguments.SHOWN), env)

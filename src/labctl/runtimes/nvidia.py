@@ -35,9 +35,9 @@ class Gpu:
     free: int | None
 
 
-def gpus(wanted: str = "") -> list[Gpu]:
-    """The GPU of this number or UUID ("" is all), at least one; of a MIG slice, only its kind of GPU is known."""
-    sliced = wanted.startswith(MIG)
+def gpus(wanted: str | None = None) -> list[Gpu]:
+    """Return the GPU of this number or UUID, or all, at least one; of a MIG slice, only its kind of GPU is known."""
+    sliced = wanted is not None and wanted.startswith(MIG)
     argv = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
     if wanted and not sliced:
         argv.append(f"--id={wanted}")
@@ -66,18 +66,18 @@ def gpus(wanted: str = "") -> list[Gpu]:
     return [replace(listed[0], memory=None, free=None)] if sliced else listed
 
 
-def gpus_of_server(named: str, ranks: int, replica: int | None = None) -> str:
-    """The GPUs of a server, as ``CUDA_VISIBLE_DEVICES`` names them: each replica has its own. "" leaves them open.
+def gpus_of_server(named: str | None, ranks: int, replica: int | None = None) -> str | None:
+    """The GPUs of a server, as ``CUDA_VISIBLE_DEVICES`` names them: each replica has its own. None leaves them open.
 
     Args:
-        named: those that all servers may take, with commas between; "" are all of this machine.
+        named: those that all servers may take, with commas between; None are all of this machine.
         ranks: GPUs of each server.
         replica: its number, from 1; None for a stack's only server.
 
     Raises LabError: too few are left for it.
     """
     if not named and not replica:
-        return ""
+        return None
     every = named.split(",") if named else [str(number) for number in range(len(gpus()))]
     first = (replica - 1) * ranks if replica else 0
     if len(own := every[first : first + ranks]) < ranks:
@@ -117,10 +117,10 @@ def loaded_driver(gpu: Gpu) -> str:
     return gpu.driver
 
 
-def too_old(driver: str, cuda: int) -> str:
-    """Why a driver cannot run programs of that CUDA; "" where it can."""
+def too_old(driver: str, cuda: int) -> str | None:
+    """Say why a driver cannot run programs of that CUDA; None where it can."""
     oldest = OLDEST_DRIVER[cuda]
-    return f"CUDA {cuda} needs {oldest} or newer" if numbers(driver) < numbers(oldest) else ""
+    return f"CUDA {cuda} needs {oldest} or newer" if numbers(driver) < numbers(oldest) else None
 
 
 def takes_only_cuda_12(gpu: Gpu) -> bool:
@@ -140,11 +140,11 @@ def newer_driver(cuda: int) -> str:
     )
 
 
-def without_kernels(gpu: Gpu, cuda: int) -> str:
-    """Why PyTorch's build for that CUDA computes nothing on a GPU; "" where it does."""
+def without_kernels(gpu: Gpu, cuda: int) -> str | None:
+    """Say why PyTorch's build for that CUDA computes nothing on a GPU; None where it does."""
     oldest = OLDEST_CHIP.get(cuda, "0")
     old = numbers(gpu.compute_capability) < numbers(oldest)
-    return f"PyTorch for CUDA {cuda} needs compute capability {oldest}" if old else ""
+    return f"PyTorch for CUDA {cuda} needs compute capability {oldest}" if old else None
 
 
 def require_cuda(gpu: Gpu, cuda: int) -> None:

@@ -63,7 +63,7 @@ class Record:
         settings: every setting as asked, defaults included.
         models: the models that must be READY.
         endpoints: where clients reach it: its server, or the balancer of its servers.
-        balance: how requests are spread over its servers; "" for a single server without a balancer.
+        balance: how requests are spread over its servers; None for a single server without a balancer.
         options: what was asked when it was brought up, with the GPU that was chosen for it.
         owner: the ``labctl run``/``bench`` process that the stack must not outlive; None after ``labctl up``.
     """
@@ -75,8 +75,8 @@ class Record:
     settings: Mapping[str, Any]
     models: Sequence[str]
     endpoints: Endpoints
-    tokenizer_dir: str = ""
-    balance: str = ""
+    tokenizer_dir: str | None = None
+    balance: str | None = None
     servers: Sequence[Replica] = ()
     options: Options = field(default_factory=Options)
     effective: Mapping[str, Any] = field(default_factory=dict)

@@ -114,17 +114,17 @@ def libpython() -> Path | None:
     return None
 
 
-def torch_cuda() -> int:
-    """The first number of the CUDA that this environment's PyTorch is built for, as it says itself; 0: none.
+def torch_cuda() -> int | None:
+    """Return the first number of the CUDA that this environment's PyTorch is built for, as it says itself.
 
     Read from the file of ``torch.version.cuda``: importing PyTorch takes a second, and on ARM its version says nothing.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        return 0
+        return None
     said = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
     cuda = re.search(r"^cuda\b.*= *['\"](\d+)", said, re.MULTILINE)
-    return int(cuda[1]) if cuda else 0
+    return int(cuda[1]) if cuda else None
 
 
 def site_packages() -> str:

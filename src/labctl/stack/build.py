@@ -102,19 +102,19 @@ def require_mounted(plan: Plan, workspace: Workspace) -> None:
 
 def _make_engine(session: Session, plan: Plan, build: Build, runtime: Runtime) -> None:
     """An engine that is built in the image that serves it, and belongs to this machine's GPU."""
-    listener, workspace = session.listener, session.workspace
-    assert isinstance(runtime, ComposeRuntime)  # see refuse_unservable
+    listener, workspace, image = session.listener, session.workspace, plan.image
+    assert isinstance(runtime, ComposeRuntime) and image  # see refuse_unservable
 
     def run(argv: Sequence[str]) -> None:
-        runtime.in_image(listener, argv, plan.image, nvidia.gpus_of_server(plan.gpu, plan.ranks))
+        runtime.in_image(listener, argv, image, nvidia.gpus_of_server(plan.gpu, plan.ranks))
 
-    gpu = gpu_target(plan.image, nvidia.gpus_of_server(plan.gpu, plan.ranks))
+    gpu = gpu_target(image, nvidia.gpus_of_server(plan.gpu, plan.ranks))
     if not build.ready(workspace):
         build.make(workspace, listener.progress, Builder(gpu, run))
     check_target(build.manifest(workspace), gpu)
 
 
-def build_engines(session: Session, lab: Lab, stack: str, options: Options, runtime: str) -> list[Path]:
+def build_engines(session: Session, lab: Lab, stack: str, options: Options, runtime: str | None) -> list[Path]:
     """Build the engines of a stack, and the weights that they need; the engines' folders.
 
     Raises LabError: it has none, or one cannot be built.
@@ -197,7 +197,7 @@ def _require_unserved(session: Session, folder: Path) -> Iterator[None]:
         yield
 
 
-def pull_weights(session: Session, what: str, options: Options, runtime: str) -> Sequence[Path]:
+def pull_weights(session: Session, what: str, options: Options, runtime: str | None) -> Sequence[Path]:
     """Make the weights of a model source, or of a stack with its settings; their folders."""
     if ":" in what or "/" in what:
         sources = [weights.parse_source(what)]

@@ -67,14 +67,15 @@ def explain_error(error: LabError, explain: Explain) -> LabError:
     )
 
 
-def find_exception(log: Sequence[str], entry: str) -> str:
-    """The exception of an entry: "KeyError: 'b' (.../iterative-gpt2/1/model.py:31)"; "" where the log has none such.
+def find_exception(log: Sequence[str], entry: str) -> str | None:
+    """Return the exception of an entry, if the log has it: "KeyError: 'b' (.../iterative-gpt2/1/model.py:31)".
 
     A model that was loaded again counts from one again: the last entry of that number is meant. The place is the last
     frame in a model's own file, for the fault is rarely in the library that noticed it.
     """
     line = next((line for line in reversed(log) if entry in line), "")
-    words, places = "", []
+    words: str | None = None
+    places = []
     for part in server_api.message(line).splitlines()[1:]:
         if frame := FRAME.match(part):
             places.append(f"{frame['file']}:{frame['line']}")
@@ -132,7 +133,7 @@ def stuck_sentences(run_dir: Path) -> list[str]:
     return sentences
 
 
-def stuck_check(run_dir: Path, model: str = "") -> Look:
+def stuck_check(run_dir: Path, model: str | None = None) -> Look:
     """:func:`stuck_sentences` of that folder, of one model or of all, at each look."""
     begin = f"{model} " if model else ""
     return lambda: [sentence for sentence in stuck_sentences(run_dir) if sentence.startswith(begin)]
@@ -161,11 +162,11 @@ def stuck_models(session: Session, stack: str, explain: Explain, number: int | N
     return [explain(sentence) for sentence in stuck_sentences(session.workspace.folder(stack).run_dir(number))]
 
 
-def standing_still(session: Session, record: Record) -> str:
-    """Says that the clock of a stack stands still, and how to let it run; "" while it runs."""
+def standing_still(session: Session, record: Record) -> str | None:
+    """Say that the clock of a stack stands still, and how to let it run; None while it runs."""
     if still := paused_models(session, record):
         return f"The clock of {', '.join(still)} stands still, so no answer comes: labctl clock {record.stack} run"
-    return ""
+    return None
 
 
 def paused_models(session: Session, record: Record) -> list[str]:

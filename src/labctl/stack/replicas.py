@@ -39,7 +39,7 @@ def cut_off(streams: int) -> str:
     return f"{streams} streams are cut" if streams > 1 else "1 stream is cut"
 
 
-def change_balance(session: Session, record: Record, policy: str, asked: str) -> Record:
+def change_balance(session: Session, record: Record, policy: str | None, asked: str) -> Record:
     """Spread requests in another way: the servers stay, and their balancer is started again.
 
     ``asked``: the ports that the stack was given ("auto" or three). Under ``client`` the balancer has no gRPC port.

@@ -98,8 +98,8 @@ class Session:
         """Both runtimes, local first."""
         return self.runtime("local"), self.runtime("compose")
 
-    def choose(self, wanted: str, profile: str) -> Runtime:
-        """The runtime to start on; where ``wanted`` is "", local.
+    def choose(self, wanted: str | None, profile: str) -> Runtime:
+        """Return the runtime to start on: the one that is wanted, else local.
 
         Raises LabError: it cannot serve that profile here.
         """

@@ -147,8 +147,8 @@ def record_of(stack: PlannedStack, endpoints: Endpoints) -> Record:
     return with_servers(record, [Replica(number, place) for number, place in enumerate(places, 1)])
 
 
-def balancing_policy(plan: Plan, options: Options) -> str:
-    """How requests are spread; "" for a stack that is one server and has no balancer."""
+def balancing_policy(plan: Plan, options: Options) -> str | None:
+    """Return how requests are spread; None for a stack that is one server and has no balancer."""
     chosen = options.balance
     if not chosen and (options.replicas or 1) > 1:
         chosen = "hash" if has_sequences(plan) else "l7"
@@ -182,12 +182,12 @@ def option_differences(stack: RunningStack) -> list[str]:
     are no reason to refuse a stack that runs.
     """
     plan, options, record, settled = stack.plan, stack.options, stack.record, stack.settled
-    spread = options.replicas is not None or options.balance != ""
+    spread = options.replicas is not None or options.balance is not None
     if spread:
         settled = replace(settled, replicas=options.replicas or 1, balance=balancing_policy(plan, options))
     running, wanted = _by_name(record.asked, record.settings), _by_name(settled, plan.stack_settings)
     compared = {
-        "--runtime": options.runtime != "",
+        "--runtime": options.runtime is not None,
         "--ports": False,
         "--timeout": False,
         FLAGS["replicas"]: spread,

@@ -44,7 +44,7 @@ class _ReplicaRow(TypedDict):
     number: int
     endpoints: dict[str, str]
     state: str
-    ended: str
+    ended: str | None
     serving: NotRequired[bool]
     in_flight: NotRequired[int]
     requests: NotRequired[int]
@@ -62,15 +62,15 @@ class Status(TypedDict):
     models: list[_ModelRow]
     settings: dict[str, Any]
     effective: dict[str, Any]
-    ended: str
-    triton: str
+    ended: str | None
+    triton: str | None
     stuck: list[str]
     edited: list[edits.EditedFile]
-    balance: str
+    balance: str | None
     replicas: list[_ReplicaRow]
     clock: NotRequired[Mapping[str, Mode]]
-    openai: NotRequired[str]
-    env_file: NotRequired[str]  # for docker compose --env-file
+    openai: NotRequired[str | None]
+    env_file: NotRequired[str | None]  # for docker compose --env-file
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def ready_status(stack: RunningStack) -> Status:
     session, record = stack.session, stack.record
     rows = {state.name: _model_row(state) for state in stack.answered}
     shown = _object(record, "ready", [rows[name] for name in record.models], _effective(session, record))
-    shown["openai"] = door_url(session.workspace, record) or ""
+    shown["openai"] = door_url(session.workspace, record)
     shown["env_file"] = _by_hand(session, record)
     shown["replicas"] = [_row(server.number, server.endpoints, "ready") for server in record.servers]
     if stack.already:  # one that was just started has loaded every file as it is
@@ -108,20 +108,20 @@ def status(session: Session, stack: str, ask: bool = True) -> Status:
     ``ask``: ask each model of an idle stack for a tiny answer; else Triton's own word is believed.
     """
     other = holder(session.workspace, stack)
-    action = other.action if other else ""
+    action = other.action if other else None
     try:
         found = session.state(stack)
     except Unknown as error:
         kept = session.remembered(stack) or _nothing(stack)
         ended = f"{error.what} ({error.why}); try: {error.remedy}"
-        return _object(kept, UNDER_WAY.get(action, "unknown"), ended=ended)
+        return _object(kept, UNDER_WAY.get(action or "", "unknown"), ended=ended)
     if found is None:
         return _unrecorded(session, stack, action)
     runtime, state = found
     return _running(session, runtime, state, action, ask) if state.alive else _dead(state, action)
 
 
-def _unrecorded(session: Session, stack: str, action: str) -> Status:
+def _unrecorded(session: Session, stack: str, action: str | None) -> Status:
     """A stack that no file says anything of: it is on its way, absent, or something was left of it."""
     if action:
         return absent(session, stack)
@@ -141,24 +141,24 @@ def absent(session: Session, stack: str) -> Status:
     return _object(_nothing(stack, lab), "starting" if other and other.action == "up" else "absent")
 
 
-def _dead(state: State, action: str) -> Status:
+def _dead(state: State, action: str | None) -> Status:
     """A stack that was brought up, and of which no server runs."""
     if action in UNDER_WAY:
         return _object(state.record, UNDER_WAY[action])
-    return _object(state.record, "removed" if state.removed else "failed", ended=state.death or "")
+    return _object(state.record, "removed" if state.removed else "failed", ended=state.death)
 
 
-def _running(session: Session, runtime: Runtime, state: State, action: str, ask: bool) -> Status:
+def _running(session: Session, runtime: Runtime, state: State, action: str | None, ask: bool) -> Status:
     """A stack of which a server runs."""
     record = state.record
     running = RunningStack.of(session, None, runtime, record)
-    front = "" if action else state.balancer_ended or ""
+    front = None if action else state.balancer_ended
     explain = faults.stack_explainer(running)
     probes: Mapping[str, Probe] = {}
     with contextlib.suppress(LabError):  # the stack is in no lab any more, or it was changed since
         probes = running.plan.served.probes
     seen = balancer.upstreams(session.workspace, record) if record.balance else {}
-    scaling, _, count = action.partition(" ")
+    scaling, _, count = (action or "").partition(" ")
     leaving = record.servers[int(count) :] if scaling == replicas.SCALE else ()
     servers = []
     for replica in record.servers:
@@ -173,13 +173,13 @@ def _running(session: Session, runtime: Runtime, state: State, action: str, ask:
     # While the stack is scaled, a server that comes or goes does not make the stack degraded.
     comes_or_goes = UNDER_WAY.values() if scaling == replicas.SCALE else ()
     settled = [server for server in servers if server.row["state"] not in comes_or_goes] or servers
-    common = UNDER_WAY.get(action) or _common_state({server.row["state"] for server in settled})
+    common = UNDER_WAY.get(action or "") or _common_state({server.row["state"] for server in settled})
     if front and common != "failed":
         common = "degraded"
     models = [_of_all(number, settled, bool(record.balance)) for number in range(len(record.models))]
     shown = _object(record, common, models, _effective(session, record), ended=front)
     shown["clock"] = servers[0].clock
-    shown["openai"] = door_url(session.workspace, record) or ""
+    shown["openai"] = door_url(session.workspace, record)
     shown["env_file"] = _by_hand(session, record)
     shown["stuck"] = [sentence for server in servers for sentence in server.stuck]
     _add_edited(shown, running)
@@ -192,14 +192,14 @@ def _running(session: Session, runtime: Runtime, state: State, action: str, ask:
     return shown
 
 
-def trouble(session: Session, stack: str, ask: bool) -> str:
-    """What is wrong with a stack, in a sentence; "" where it serves, or its clock stands still."""
+def trouble(session: Session, stack: str, ask: bool) -> str | None:
+    """Say what is wrong with a stack, in a sentence; None where it serves, or its clock stands still."""
     try:
         shown = status(session, stack, ask)
     except LabError as error:
         return error.what
     if shown["state"] in ("ready", "paused"):
-        return ""
+        return None
     reasons = (f"{row['name']}: {row['reason']}" for row in shown["models"] if row["state"] != "READY")
     return ": ".join([shown["state"], shown["ended"] or next(reasons, f"labctl status {stack}")])
 
@@ -239,7 +239,7 @@ def _server(
     record: Record,
     server: Replica,
     probes: Mapping[str, Probe],
-    action: str,
+    action: str | None,
     explain: Callable[[str], str],
 ) -> _Server:
     """One server that exists."""
@@ -266,7 +266,7 @@ def _server(
     return _Server(_row(server.number, alone.endpoints, state), models, clock.modes(), stuck)
 
 
-def _row(number: int, endpoints: Endpoints, state: str, ended: str = "") -> _ReplicaRow:
+def _row(number: int, endpoints: Endpoints, state: str, ended: str | None = None) -> _ReplicaRow:
     return {"number": number, "endpoints": vars(endpoints), "state": state, "ended": ended}
 
 
@@ -314,7 +314,7 @@ def _waiting(record: Record) -> dict[str, float]:
     return {}
 
 
-def _models(record: Record, key: str) -> list[_ModelRow]:
+def _models(record: Record, key: str | None) -> list[_ModelRow]:
     """One row per expected model; a model that Triton does not know is UNAVAILABLE."""
     rows = {row["name"]: row for row in _unavailable(record, "not in Triton's repository index")}
     with contextlib.suppress(server_api.Unreachable):
@@ -324,10 +324,10 @@ def _models(record: Record, key: str) -> list[_ModelRow]:
     return list(rows.values())
 
 
-def _by_hand(session: Session, record: Record) -> str:
-    """The file with which ``docker compose`` knows the stack, from the current folder; "" where there is none."""
+def _by_hand(session: Session, record: Record) -> str | None:
+    """Return the file with which ``docker compose`` knows the stack, from the current folder."""
     path = session.workspace.folder(record.stack).env_file
-    return os.path.relpath(path) if path.is_file() else ""
+    return os.path.relpath(path) if path.is_file() else None
 
 
 def _effective(session: Session, record: Record) -> dict[str, Any]:
@@ -343,7 +343,7 @@ def _object(
     state: str,
     models: Sequence[_ModelRow] = (),
     effective: Mapping[str, Any] | None = None,
-    ended: str = "",
+    ended: str | None = None,
 ) -> Status:
     folder = {"tokenizer_dir": record.tokenizer_dir} if record.tokenizer_dir else {}
     return {
@@ -357,7 +357,7 @@ def _object(
         "settings": {**record.settings, **folder},
         "effective": {**(effective or {})},
         "ended": ended,
-        "triton": server_api.server_version(record.endpoints.http) if models else "",
+        "triton": server_api.server_version(record.endpoints.http) if models else None,
         "stuck": [],
         "edited": [],
         "balance": record.balance,

@@ -43,7 +43,7 @@ def server_arguments(
     return [f"--{name}={value}" for name, value in values.items()]
 
 
-def closing_arguments(client_shm: bool, secret: str) -> list[str]:
+def closing_arguments(client_shm: bool, secret: str | None) -> list[str]:
     """The arguments that close Triton's own APIs to clients without the secret; none if there is no secret."""
     group = f"{','.join(CLOSED[client_shm])}:{KEY}={secret}"
     return [f"--http-restricted-api={group}", f"--grpc-restricted-protocol={group}"] if secret else []
@@ -63,7 +63,7 @@ def trace_arguments(stack: str, url: str) -> list[str]:
     return [f"--trace-config={value}" for value in values]
 
 
-def http_header(secret: str) -> dict[str, str]:
+def http_header(secret: str | None) -> dict[str, str]:
     """The header of an HTTP request that opens Triton's closed APIs."""
     return {KEY: secret} if secret else {}
 

@@ -35,14 +35,14 @@ def ask_model(
     prompt: str,
     tokens: int,
     sampling: Mapping[str, Any],
-    tokenizer_dir: str = "",
+    tokenizer_dir: str | None = None,
     standing: Callable[[], bool] = bool,
     end_id: int | None = None,
 ) -> Iterator[PartialAnswer]:
     """The answer as it grows, at least once; the last one is whole.
 
     Args:
-        tokenizer_dir: of a stack of ours; "": of any server, whose own counts the tokens where it is seen from here.
+        tokenizer_dir: of a stack of ours; None: of any server, whose own counts the tokens where it is seen from here.
         standing: whether the model's clock stands still, so that no answer can come.
         end_id: the token that ends the answer, for a model that must be told.
 
@@ -98,10 +98,9 @@ def speed(record: RequestRecord, streamed: bool) -> str:
     return f"{whole}; {rate}" if record.tokens else whole
 
 
-def count_tokens(text: str, tokenizer_dir: str) -> int:
+def count_tokens(text: str, tokenizer_dir: str | None) -> int:
     """Tokens of a text; 0 if there is no tokenizer to ask."""
-    path = Path(tokenizer_dir) / "tokenizer.json"
-    if not tokenizer_dir or not path.is_file():
+    if not tokenizer_dir or not (path := Path(tokenizer_dir) / "tokenizer.json").is_file():
         return 0
     try:
         tokenizer = _tokenizer(path, path.stat().st_mtime_ns)

@@ -144,7 +144,7 @@ def wait_ready(
     timeout: float,
     spent: float = 0.0,
     progress: Callable[[str], None],
-    secret: str = "",
+    secret: str | None = None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], object] = time.sleep,
 ) -> list[ModelState]:

@@ -36,7 +36,7 @@ class Unreachable(Exception):
 
 
 def call_triton(
-    endpoint: str, method: str, path: str, body: Any = None, timeout: float = 2.0, secret: str = ""
+    endpoint: str, method: str, path: str, body: Any = None, timeout: float = 2.0, secret: str | None = None
 ) -> tuple[int, bytes]:
     """One HTTP request to Triton; ``secret`` opens its closed APIs. Raises Unreachable without a complete answer."""
     payload = None if body is None else json.dumps(body)
@@ -64,14 +64,15 @@ def is_live(endpoint: str) -> bool:
     return False
 
 
-def server_version(endpoint: str) -> str:
-    """Triton's own version ("2.51.0"), "" if it cannot be asked."""
+def server_version(endpoint: str) -> str | None:
+    """Return Triton's own version ("2.51.0"); None if it cannot be asked."""
     with contextlib.suppress(Unreachable):
-        return str(_object(call_triton(endpoint, "GET", "/v2")[1], dict).get("version", ""))
-    return ""
+        version = _object(call_triton(endpoint, "GET", "/v2")[1], dict).get("version")
+        return None if version is None else str(version)
+    return None
 
 
-def model_states(endpoint: str, secret: str = "") -> list[ModelState]:
+def model_states(endpoint: str, secret: str | None = None) -> list[ModelState]:
     """The repository index. Raises Unreachable."""
     status, body = call_triton(endpoint, "POST", "/v2/repository/index", {}, secret=secret)
     if status != 200:
@@ -83,7 +84,7 @@ def model_states(endpoint: str, secret: str = "") -> list[ModelState]:
 
 
 def load_model(
-    endpoint: str, model: str, timeout: float, secret: str = "", config: Mapping[str, Any] | None = None
+    endpoint: str, model: str, timeout: float, secret: str | None = None, config: Mapping[str, Any] | None = None
 ) -> None:
     """Have Triton load a model again; its former version serves until then, and on failure. Raises LabError.
 
@@ -105,7 +106,7 @@ def load_model(
         raise LabError(f"{model} cannot be loaded", locate_error(reason, model), code="model-load-failed")
 
 
-def unload_model(endpoint: str, model: str, timeout: float, secret: str = "") -> None:
+def unload_model(endpoint: str, model: str, timeout: float, secret: str | None = None) -> None:
     """Have Triton unload a model: without that, a load with other parameters but the same files changes nothing.
 
     Raises LabError in Triton's own words, or that it took longer than ``timeout`` seconds.

@@ -100,7 +100,7 @@ class Context:
     quick: bool
     out: Path
     run_dir: Path
-    tokenizer_dir: str
+    tokenizer_dir: str | None
     replicas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by number, where there is a balancer
     # Seconds; a server that was up before has older steps. It is not in the file: a client begins by itself.
     began: float = field(default_factory=time.monotonic)

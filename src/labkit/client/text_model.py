@@ -70,7 +70,7 @@ class TextModel:
         structured: it has the parameter ``structured_outputs``: its answers can follow a JSON schema.
         scheduling: "iterative" if the model is scheduled again for each token, "dynamic" if a streamed batch runs from
             its beginning to its end, else "".
-        tokenizer_dir: where the server has the model's tokenizer; "" if its configuration does not say.
+        tokenizer_dir: where the server has the model's tokenizer; None if its configuration does not say.
     """
 
     name: str
@@ -81,7 +81,7 @@ class TextModel:
     decoupled: bool
     sampling: Mapping[str, Input] = field(default_factory=dict)
     end: Input | None = None
-    tokenizer_dir: str = ""
+    tokenizer_dir: str | None = None
     end_text: str = ""
     tells_end: bool = False
     cached: bool = False
@@ -162,7 +162,7 @@ class TextModel:
             decoupled=decoupled,
             sampling=sampling,
             end=inputs.get(_parameter(config, "end_input") or END_ID),
-            tokenizer_dir=next((folder for part in parts if (folder := _parameter(part, "tokenizer_dir"))), ""),
+            tokenizer_dir=next((folder for part in parts if (folder := _parameter(part, "tokenizer_dir"))), None),
             end_text=_parameter(config, "end_text"),
             tells_end=TELL_END in inputs,
             cached=config.response_cache.enable,

@@ -45,7 +45,7 @@ class RequestRecord:
     input_tokens: int = 0
     id: str = ""
     finish_reason: str = ""
-    due: float = 0.0  # when an open loop should have sent it; 0 for other loads
+    due: float | None = None  # when an open loop should have sent it
     tokens: int = 0  # output tokens where a response may hold several; 0: one response is one token
 
     @property

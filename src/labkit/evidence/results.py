@@ -82,17 +82,17 @@ def write_result(
     lab: str,
     settings: Mapping[str, Any],
     metrics: Mapping[str, Any],
-    triton: str,
+    triton: str | None,
     edited: Sequence[str] = (),
     *,
-    runtime: str = "",
+    runtime: str | None = None,
     quick: bool = False,
 ) -> None:
     """``result.json``: what was measured, with what, and on what.
 
     Args:
         edited: model files that were not as shipped.
-        runtime: where the servers ran; "" if the caller does not know.
+        runtime: where the servers ran, if the caller knows.
         quick: whether it was the shorter run (``labctl run --quick``).
     """
     document = {

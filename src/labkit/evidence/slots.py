@@ -43,8 +43,8 @@ class SlotEvent:
     kind: str
     instance: str = ""
     id: str = ""
-    slot: int = -1
-    size: int = 0
+    slot: int | None = None
+    size: int | None = None
 
 
 def read_slot_log(path: Path, model: str) -> list[SlotEvent]:
@@ -86,8 +86,8 @@ def parse_slot_event(line: str, model: str) -> SlotEvent | None:
                 kind=kind,
                 instance=instance.removeprefix(f"{model}_"),
                 id=fields.get("id") or "",
-                slot=int(fields.get("slot") or -1),
-                size=int(fields.get("size") or 0),
+                slot=int(fields["slot"]) if fields.get("slot") else None,
+                size=int(fields["size"]) if fields.get("size") else None,
             )
     return None
 
@@ -161,6 +161,7 @@ def timeline(events: Sequence[SlotEvent], ids: Iterable[object] = ()) -> Timelin
         if event.kind == "wait":
             waiting.setdefault(event.id, Wait(event.id, event.at, event.at))
         elif event.kind == "enter":
+            assert event.slot is not None
             if wait := waiting.pop(event.id, None):
                 wait.ended = event.at
                 waits.append(wait)
@@ -178,7 +179,7 @@ def timeline(events: Sequence[SlotEvent], ids: Iterable[object] = ()) -> Timelin
         Execution(event.at, event.instance, event.size)
         for event in events
         # The last batch begins a moment after the last request has entered.
-        if event.kind == "execute" and stays and first <= event.at <= last + 1.0
+        if event.size is not None and stays and first <= event.at <= last + 1.0
     ]
     return Timeline(stays, [*waits, *waiting.values()], executions)
 

@@ -68,7 +68,7 @@ def _sent(line: Mapping[str, Any]) -> Sent:
     # One response with a whole answer does not show when its first token was there.
     streamed = len(responses) > 1 or (len(responses) == 1 and line.get("tokens") == 1)
     first = float(responses[0][0]) if streamed else None
-    due, end = (float(line.get(name, 0)) or None for name in ("due", "end"))
+    due, end = (float(line.get(name) or 0) or None for name in ("due", "end"))
     return Sent(float(line["start"]), due, end, first)
 
 

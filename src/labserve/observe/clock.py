@@ -51,6 +51,7 @@ class StepClock:
         if run_dir:
             with suppress(OSError):
                 self._state.unlink(missing_ok=True)  # the state of an earlier clock
+                self._claims.touch()  # labctl sees by it that this model has a clock
 
     def now(self) -> float:
         """Seconds of time.monotonic() without those in which the clock stood still."""

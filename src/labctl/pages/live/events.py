@@ -78,12 +78,12 @@ class CountersEvent(TypedDict):
 
 class _ChatEvent(TypedDict):
     k: Literal["chat"]
-    address: str
+    address: str | None
 
 
 class TroubleEvent(TypedDict):
     k: Literal["trouble"]
-    words: str  # what is wrong with the stack, "" if nothing is
+    words: str | None  # what is wrong with the stack
 
 
 class WhatIfEvent(TypedDict):
@@ -110,8 +110,8 @@ class HeadEvent(TypedDict, total=False):
     chosen: str
     note: str  # what the page shows in place of a clock, if there is no clock
     what_if: list[str]  # the lane that replays another policy, that policy, and the model
-    chat: str  # the address of the stack's chat page, "" if there is none
-    trouble: str
+    chat: str | None  # the address of the stack's chat page
+    trouble: str | None
 
 
 Event = (

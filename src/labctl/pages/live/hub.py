@@ -128,15 +128,16 @@ class Hub(Audience):
 
     def __init__(self, clock: Clock, endpoint: str, what_if: WhatIf | None = None) -> None:
         super().__init__()
-        self.chat: Callable[[], str] = str  # gives the address of the stack's chat page, "" if there is none
-        # Gives what is wrong with the stack, "" if nothing is; True also asks its models, which the page then shows.
-        self.trouble: Callable[[bool], str] = lambda ask: ""
-        self._trouble, self._failed = "", 0.0
+        self.chat: Callable[[], str | None] = lambda: None  # gives the address of the stack's chat page
+        # Gives what is wrong with the stack, None if nothing is; True also asks its models, which the page then shows.
+        self.trouble: Callable[[bool], str | None] = lambda ask: None
+        self._trouble: str | None = None
+        self._failed = 0.0
         self._clock, self._endpoint = clock, endpoint
         self._what_if = what_if
         self._tail = StepLogTail(clock.run_dir, parse_any_line if what_if else parse_step_line)
         self._routes = RouteTail(clock.run_dir, self._names)
-        self._chat_address = ""
+        self._chat_address: str | None = None
         self._epoch = time.time() - time.monotonic()
         self._setting: ClockEvent = {"k": "clock", "until": None, "paused": False, "slow": 1.0}  # of the clock
         self._held: dict[tuple[str, str], Line] = {}  # the steps that wait for the clock, by model and instance

@@ -53,7 +53,8 @@ class WatchServer:
 
     def __init__(self, html: str, hub: Audience | None, acts: Mapping[str, Act]) -> None:
         self._html, self._hub, self._acts = html, hub, acts
-        self.token, self.forwarded = secrets.token_urlsafe(16), ""
+        self.token = secrets.token_urlsafe(16)
+        self.forwarded: str | None = None
         routes = [Route("/", self._page), Route("/events", self._events), Route("/{act}", self._act, methods=["POST"])]
         self._app = Starlette(routes=routes, lifespan=self._life)
 
@@ -155,12 +156,12 @@ def page_of_stack(
     workspace: Workspace,
     lab: Lab,
     record: Record,
-    trouble: Callable[[bool], str],
+    trouble: Callable[[bool], str | None],
     other: Mapping[str, str] | None = None,
 ) -> WatchServer:
     """The server of a stack's page, not started yet; ``other`` are settings of a policy to show beside its own.
 
-    ``trouble`` gives what is wrong with the stack, "" if nothing is; True also asks its models.
+    ``trouble`` gives what is wrong with the stack, None if nothing is; True also asks its models.
 
     Raises LabError: the stack does not answer, or cannot be replayed with these settings.
     """
@@ -217,7 +218,7 @@ def acts(asker: Asker, clock: Clock, metrics: str) -> dict[str, Act]:
         return {"cancelled": asker.cancel(str(call["n"]))}
 
     def turn(call: Mapping[str, Any]) -> Any:
-        model = str(call.get("model", ""))
+        model = str(call.get("model") or "") or None
         if call["do"] != "step":
             clock.act(call["do"], float(call["factor"]) if call["do"] == "slow" else 1, model)
             return {}

@@ -238,22 +238,24 @@ def test_the_checklist_asks_the_driver_of_the_chosen_gpus_alone(machine: Any, tm
 @pytest.mark.parametrize(
     ("named", "ranks", "replica", "own"),
     [
-        ("", 1, 0, ""),  # the driver's first one
-        ("", 2, 0, ""),
-        ("2,3", 1, 0, "2"),
-        ("2,3", 2, 0, "2,3"),
-        ("", 1, 1, "0"),
-        ("", 2, 2, "2,3"),
+        (None, 1, None, None),  # the driver's first one
+        (None, 2, None, None),
+        ("2,3", 1, None, "2"),
+        ("2,3", 2, None, "2,3"),
+        (None, 1, 1, "0"),
+        (None, 2, 2, "2,3"),
         ("4,5,GPU-6,7", 2, 2, "GPU-6,7"),
     ],
 )
-def test_each_server_has_gpus_of_its_own(machine: Any, named: str, ranks: int, replica: int, own: str) -> None:
+def test_each_server_has_gpus_of_its_own(
+    machine: Any, named: str | None, ranks: int, replica: int | None, own: str | None
+) -> None:
     machine(H100, H100, H100, H100)
     assert nvidia.gpus_of_server(named, ranks, replica) == own
 
 
-@pytest.mark.parametrize(("named", "ranks", "replica"), [("1", 2, 0), ("", 1, 3), ("0,1,2", 2, 2)])
-def test_more_gpus_than_there_are_is_an_error(machine: Any, named: str, ranks: int, replica: int) -> None:
+@pytest.mark.parametrize(("named", "ranks", "replica"), [("1", 2, None), (None, 1, 3), ("0,1,2", 2, 2)])
+def test_more_gpus_than_there_are_is_an_error(machine: Any, named: str | None, ranks: int, replica: int | None) -> None:
     machine(H100, H100)
     with lab_error("gpus-too-few"):
         nvidia.gpus_of_server(named, ranks, replica)
@@ -468,7 +470,7 @@ def test_an_engine_of_another_chip_is_refused(
         "files": measure(folder, "manifest.json"),
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    monkeypatch.setattr(images, "image_digest", lambda image: "")
+    monkeypatch.setattr(images, "image_digest", lambda image: None)
     check = found("engine", plan, workspace)
     assert (check.state, "built for another target (NVIDIA A100)" in check.found) == ("fail", True)
     assert build.key in check.remedy

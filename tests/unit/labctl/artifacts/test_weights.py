@@ -32,16 +32,16 @@ def pull(spec: str, workspace: Workspace) -> Path:
     ("spec", "kind", "name", "revision"),
     [
         ("hub:org/model@abc123", "hub", "org/model", "abc123"),
-        ("hub:gpt2", "hub", "gpt2", ""),
-        ("hub:gpt2@", "hub", "gpt2", ""),
-        ("shipped:tiny-gpt2", "shipped", "tiny-gpt2", ""),
-        ("random:gpt2", "random", "gpt2", ""),
+        ("hub:gpt2", "hub", "gpt2", None),
+        ("hub:gpt2@", "hub", "gpt2", None),
+        ("shipped:tiny-gpt2", "shipped", "tiny-gpt2", None),
+        ("random:gpt2", "random", "gpt2", None),
         ("random:llama-100m@bfloat16", "random", "llama-100m", "bfloat16"),
-        ("/some/folder", "local", "/some/folder", ""),
-        ("local:/some/folder", "local", "/some/folder", ""),
+        ("/some/folder", "local", "/some/folder", None),
+        ("local:/some/folder", "local", "/some/folder", None),
     ],
 )
-def test_a_source_is_read(spec: str, kind: str, name: str, revision: str) -> None:
+def test_a_source_is_read(spec: str, kind: str, name: str, revision: str | None) -> None:
     source = weights.parse_source(spec)
     assert (source.kind, source.name, source.revision) == (kind, name, revision)
 

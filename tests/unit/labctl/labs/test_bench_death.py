@@ -114,7 +114,7 @@ def test_a_bench_leaves_its_limits_and_goodput_in_result_and_report(
 def test_goodput_of_a_model_whose_responses_are_not_tokens_is_refused_before_anything_is_sent(
     monkeypatch: pytest.MonkeyPatch, decoupled: bool, tells_end: bool
 ) -> None:
-    model = SimpleNamespace(decoupled=decoupled, tells_end=tells_end, tokenizer_dir="")
+    model = SimpleNamespace(decoupled=decoupled, tells_end=tells_end, tokenizer_dir=None)
     monkeypatch.setattr(TextModel, "of", lambda *_: model)
     with lab_error("goodput-needs-tokens"):
         measure_model({"grpc": "nowhere"}, "m", Workload(slo=Slo(ttft=1)), 1, lambda _: None)

@@ -42,7 +42,7 @@ def test_damaged_progress_counts_as_none_and_is_kept_aside(workspace: Workspace,
     progress.start("02a")
     path = workspace.state / "exercises.json"
     path.write_text(text)
-    assert progress.entries() == {} and progress.current == ""
+    assert progress.entries() == {} and progress.current is None
     progress.start("02b")
     assert progress.of("02b").state == STARTED
     [aside] = workspace.state.glob("exercises.json.damaged-*")

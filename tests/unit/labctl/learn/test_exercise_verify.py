@@ -36,13 +36,13 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judged:
     """A judge that is right, in a checkout of the test's own; and what it was asked to judge."""
     seen: Judged = []
 
-    def check(session: Any, exercise: Exercise, runtime: str, seeds: Sequence[int]) -> Outcome:
+    def check(session: Any, exercise: Exercise, runtime: str | None, seeds: Sequence[int]) -> Outcome:
         folder = exercise.yours(session.workspace)
         assert not folder.is_relative_to(tmp_path), "not in the checkout of a person"
         texts = {name: (folder / name).read_text() for name in exercise.manifest.files}
         (attempt,) = [each for each in exercise_attempts(exercise) if each.files == texts]
         seen.append((f"{exercise.id} {attempt.name}", list(seeds)))
-        return Outcome(exercise.id, not attempt.says, seeds, [], attempt.says)
+        return Outcome(exercise.id, not attempt.says, seeds, [], attempt.says or "")
 
     monkeypatch.setattr(judge, "check_exercise", check)
     monkeypatch.chdir(begin_in(tmp_path, monkeypatch))

@@ -103,7 +103,7 @@ def test_behind_jupyterhub_a_page_has_any_name_and_still_takes_no_calls_from_oth
 def test_in_a_class_an_address_is_the_one_that_jupyterlab_shows(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
-    assert opt.at_jupyter("lab") == ""
+    assert opt.at_jupyter("lab") is None
     monkeypatch.setenv(name, value)
     assert opt.at_jupyter("lab/workspaces/02a") == f"{value}lab/workspaces/02a"
 

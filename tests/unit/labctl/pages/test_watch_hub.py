@@ -100,7 +100,7 @@ def test_a_page_is_told_of_each_request_though_another_page_that_came_with_it_wa
 
 
 def test_a_page_hears_what_is_wrong_with_the_stack(tmp_path: Path) -> None:
-    async def hear() -> str:
+    async def hear() -> str | None:
         hub = Hub(Clock(tmp_path, ("m",)), "")
         hub.trouble = lambda ask: "degraded"
         queue, _, _ = hub.join()

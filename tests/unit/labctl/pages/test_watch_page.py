@@ -103,7 +103,7 @@ def test_a_forwarded_name_is_answered_only_where_it_was_named() -> None:
     assert gate.objection({"host": f"evil.{name}"}, forwarded=name)
     assert not gate.objection({"host": f"{name}:8080", "origin": f"https://{name}:8080"}, forwarded=name)
     assert gate.objection({"host": f"{name}:8080", "origin": f"https://{name}:8081"}, forwarded=name)
-    assert gate.objection({}, forwarded="")
+    assert gate.objection({})
 
 
 def test_a_forwarded_name_that_is_an_address_is_refused_by_its_option() -> None:
@@ -177,9 +177,9 @@ def test_a_page_finds_the_other_one_where_it_answers_by_a_file_of_its_user_alone
             (file,) = workspace.folder("s").path.iterdir()
             assert file.stat().st_mode & 0o777 == 0o600
             assert page_address.page_address(workspace, "s", page_address.WATCH) == where
-            assert page_address.page_address(workspace, "s", page_address.CHAT) == ""
+            assert page_address.page_address(workspace, "s", page_address.CHAT) is None
             listening.close()
-            assert page_address.page_address(workspace, "s", page_address.WATCH) == ""
+            assert page_address.page_address(workspace, "s", page_address.WATCH) is None
     assert not list(workspace.folder("s").path.iterdir())
 
 

@@ -158,7 +158,7 @@ def test_driver_and_chip_choose_the_build_and_where_none_computes_nothing_is_dow
 def test_the_lock_of_a_build_says_which_cuda_it_is_for(workspace: Workspace) -> None:
     assert Layer("vllm", Workspace(ROOT, workspace.cache), gpu=True).cuda == 13
     assert Layer("vllm", Workspace(ROOT, workspace.cache), gpu=True, cuda_12=True).cuda == 12
-    assert Layer("vllm", Workspace(ROOT, workspace.cache)).cuda == 0
+    assert Layer("vllm", Workspace(ROOT, workspace.cache)).cuda is None
 
 
 @pytest.mark.parametrize("driver", [True, False])

@@ -91,11 +91,11 @@ def held(remote: Remote, model: str = "m") -> bool:
     return any(state["state"] == "held" for state in remote.states(model))
 
 
-def test_a_free_clock_lets_every_step_through_and_writes_nothing(tmp_path: Path, start: Callable[..., Model]) -> None:
+def test_a_free_clock_lets_every_step_through_and_writes_none(tmp_path: Path, start: Callable[..., Model]) -> None:
     model = start(50)
     model.thread.join(WAIT_S)
     assert model.done == 50
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["clock-m.claims"], "it says that the model has a clock"
 
 
 def test_a_paused_model_says_who_is_in_the_step_that_waits(tmp_path: Path, start: Callable[..., Model]) -> None:
@@ -160,8 +160,9 @@ def test_step_returns_only_when_the_step_is_over(tmp_path: Path, start: Callable
     assert model.done == 1
 
 
-@pytest.mark.parametrize("model", ["", "m"])
-def test_run_wins_while_a_step_is_pending(tmp_path: Path, start: Callable[..., Model], model: str) -> None:
+@pytest.mark.parametrize("model", [None, "m"])
+def test_run_wins_while_a_step_is_pending(tmp_path: Path, start: Callable[..., Model], model: str | None) -> None:
+    StepClock(str(tmp_path), "other", "0")
     remote = Remote(tmp_path, ("m", "other"))
     remote.pause()
     computing = start(3, held=True)
@@ -181,6 +182,7 @@ def test_run_wins_while_a_step_is_pending(tmp_path: Path, start: Callable[..., M
 
 
 def test_a_pause_of_somebody_else_ends_a_step_that_waits(tmp_path: Path) -> None:
+    StepClock(str(tmp_path), "m", "0")
     remote = Remote(tmp_path, ("m",))
     remote.pause()
     (tmp_path / "clock-m-0.json").write_text(
@@ -300,15 +302,32 @@ def test_one_model_can_stand_still_while_the_others_run(tmp_path: Path, start: C
 def test_who_is_about_to_wait_is_told_that_the_clock_stands_still(session: Session) -> None:
     record = Record("iterative", "02", "local", "cpu", {}, ["m", "n"], Endpoints("h:1", "h:2", "h:3"))
     run_dir = session.workspace.folder("iterative").run_dir()
-    run_dir.mkdir(parents=True)
-    assert faults.standing_still(session, record) == ""
+    second = session.workspace.folder("iterative").run_dir(2)
+    for folder, model in ((run_dir, "n"), (second, "m"), (second, "n")):
+        folder.mkdir(parents=True, exist_ok=True)
+        StepClock(str(folder), model, "0")
+    assert faults.standing_still(session, record) is None
     Remote(run_dir, ("m", "n")).pause("n")
-    assert "The clock of n stands still" in faults.standing_still(session, record)
+    assert "The clock of n stands still" in str(faults.standing_still(session, record))
     replicas = [Replica(number, record.endpoints) for number in (1, 2)]
     Remote(run_dir, ("m", "n")).run()
-    Remote(session.workspace.folder("iterative").run_dir(2), ("m", "n")).pause()
+    Remote(second, ("m", "n")).pause()
     record = dataclasses.replace(record, balance="l7", servers=replicas)
-    assert "The clock of m, n stands still" in faults.standing_still(session, record)
+    assert "The clock of m, n stands still" in str(faults.standing_still(session, record))
+
+
+def test_a_model_without_a_clock_never_stands_still_and_is_not_stopped(tmp_path: Path) -> None:
+    remote = Remote(tmp_path, ("plain", "other"))
+    with lab_error("clock-none"):
+        remote.act("pause")
+    StepClock(str(tmp_path), "other", "0")
+    with lab_error("clock-none"):
+        remote.act("slow", 2, "plain")
+    remote.act("pause")
+    assert remote.paused == ["other"]
+    remote.act("run", model="plain")
+    with lab_error("model-unknown"):
+        remote.act("pause", model="nothing")
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ STACK = "iterative"
 ENDPOINTS = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 RECORD = Record(STACK, "02", "local", "cpu", {"a": 1}, ["m"], ENDPOINTS, owner=Proc(1, 2.0))
 ODD: tuple[Any, ...] = (None, "x", 5, 0.5, True, [], {}, [5], [[]], {"a": 5})
-MEANINGFUL: list[tuple[str, Any]] = [("owner", None), ("servers", {})]
+MEANINGFUL: list[tuple[str, Any]] = [("owner", None), ("servers", {}), ("balance", "x"), ("tokenizer_dir", "x")]
 MEANINGFUL_OPTIONS: list[tuple[str, Any]] = [
     ("templates", None),
-    ("templates", "x"),
+    *((name, "x") for name in ("templates", "gpu", "runtime", "balance")),
     *((name, None) for name in ("timeout", "replicas")),
     *(("timeout", number) for number in (5, 0.5, True)),
     *(("replicas", number) for number in (5, True)),

@@ -26,6 +26,7 @@ from labctl.stack.stack import RunningStack
 from labctl.workspace import Workspace
 from labkit.client import context
 from labkit.errors import LabError
+from labserve.observe.clock import StepClock
 
 STACK = "scaled"
 PLACES = [Endpoints(f"h:{n}", f"g:{n}", f"m:{n}") for n in (1, 2, 3)]
@@ -190,6 +191,8 @@ def test_what_takes_long_ends_at_its_next_step_when_the_client_has_ended(
 
 @pytest.fixture
 def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    (tmp_path / "run").mkdir()
+    StepClock(str(tmp_path / "run"), "streams", "0_0")
     made = Clock(tmp_path / "run", ("streams",))
     monkeypatch.setattr(stagehand.Stagehand, "_clock", lambda stage: made)
     return made

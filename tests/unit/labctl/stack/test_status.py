@@ -22,6 +22,7 @@ from labctl.stack import status as told
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack
 from labctl.triton import server_api
+from labserve.observe.clock import StepClock
 
 MODELS = ["simple-gpt2", "iterative-gpt2"]
 COUNTERS = """nv_inference_exec_count{{model="iterative-gpt2",version="1"}} {executed}
@@ -132,6 +133,9 @@ def test_a_stack_whose_clock_stands_still_is_paused_and_not_stalled(
     fake.metrics = COUNTERS.format(executed=5, pending=2)
     run_dir = tmp_path / ".labs" / "iterative" / "run"
     Clock(run_dir, ("iterative-gpt2",)).pause()
+    assert status()["state"] == "stalled", "no model has a clock"
+    StepClock(str(run_dir), "iterative-gpt2", "0")
+    fake.calls.clear()
     shown = status()
     assert shown["state"] == "paused"
     assert shown["clock"]["*"]["mode"] == "pause"

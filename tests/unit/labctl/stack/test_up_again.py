@@ -26,6 +26,7 @@ from labctl.stack.session import Session
 from labctl.stack.stack import PlannedStack, RunningStack, record_of
 from labctl.stack.up import up
 from labctl.workspace import Workspace
+from labserve.observe.clock import StepClock
 
 STACK = "inflight-batching"
 ENDPOINTS = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
@@ -74,8 +75,10 @@ def test_another_gpu_or_template_is_refused(session: Session, asked: dict[str, A
 
 @pytest.mark.usefixtures("running")
 def test_fault_29_run_and_bench_do_not_begin_on_a_stack_whose_clock_stands_still(session: Session) -> None:
-    clock = Clock(session.workspace.folder(STACK).run_dir(), ("tensorrt_llm",))
+    run_dir = session.workspace.folder(STACK).run_dir()
+    clock = Clock(run_dir, ("tensorrt_llm",))
     clock.pause()
+    StepClock(str(run_dir), "tensorrt_llm", "0")
     with lab_error("clock-stopped") as caught:
         up(session, *session.catalog.stack(STACK), USUAL)
     assert caught.value.remedy == f"labctl clock {STACK} run"
@@ -179,7 +182,7 @@ def test_images_that_are_made_first_are_told_with_their_time(monkeypatch: pytest
     monkeypatch.setattr(images, "exists", lambda image: image in known)
     monkeypatch.setattr(images, "_build", lambda listener, name, build: known.add(name))
     build: Any = None
-    images.build_missing_images(listener, {"made": build}, "")
+    images.build_missing_images(listener, {"made": build})
     assert listener.notes == []
-    images.build_missing_images(listener, {"made": build, "one": build, "two": build}, "")
+    images.build_missing_images(listener, {"made": build, "one": build, "two": build})
     assert listener.notes == ["2 images are made first: about 8 minutes, once"]
