@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labctl.pages.live import replay
 from labctl.pages.live.hub import Hub
 from labctl.pages.live.page import document

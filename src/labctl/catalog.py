@@ -8,20 +8,67 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from labctl.course import FILE, Course, place_of_lab, read_course
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
 from labctl.lab import Lab
 from labctl.litter import files_in
+from labctl.texts import parse_yaml
 from labctl.workspace import Workspace
 from labkit.errors import LabError
 
 FOLDER = re.compile(r"\d\d-[a-z0-9-]+")
+FILE = "course.yaml"  # the order of the labs, and the exercises of the course's core
 SHARED = "labs"  # what several labs import: labs/shared/llm.py is the module labs.shared.llm
 
 _loading = threading.Lock()
+
+
+class LabInCourse(BaseModel):
+    """A lab in the course. ``answers``: the question that one can answer after it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    lab: str
+    core: list[str]
+    answers: str
+
+
+Course = Sequence[LabInCourse]
+
+
+def read_course(labs: Path) -> Course:
+    """Read the course of a checkout; a checkout without the file has its labs by number. Raises ValueError."""
+    path = labs / FILE
+    if not path.is_file():
+        return ()
+    try:
+        return TypeAdapter(list[LabInCourse]).validate_python(parse_yaml(path.read_text(encoding="utf-8")))
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+def place_of_lab(course: Course, number: str) -> tuple[int, str]:
+    """Where a lab stands; one that the course does not name comes after those, by number."""
+    return next((place for place, part in enumerate(course) if part.lab == number), len(course)), number
+
+
+def core_of(course: Course) -> list[str]:
+    """The ids of the core's exercises, in order."""
+    return [id for part in course for id in part.core]
+
+
+def told_after(course: Course, id: str, passed: Container[str]) -> list[str]:
+    """Say what one can answer where an exercise was the last of its lab's core, and where the course ends."""
+    part = next((part for part in course if id in part.core), None)
+    told = [f"you can now answer: {part.answers}"] if part and all(each in passed for each in part.core) else []
+    if told and all(each in passed for each in core_of(course)):
+        told.append(END)
+    return told
 
 
 @dataclass(frozen=True)

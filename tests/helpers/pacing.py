@@ -8,7 +8,7 @@ from pathlib import Path
 
 from waiting import eventually
 
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labkit.client import metrics
 
 SLOWER = 50.0  # a step lasts so many times as long as it takes to compute, however long that is on a busy machine

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from labctl.clock.clock import PATIENCE_S, Clock, ClockState
+from labctl.clock import PATIENCE_S, Clock, ClockState
 from labctl.labs.rerun import LOOK_S, prompts, send_recorded
 from labkit.client.trtllm import EngineStream
 from labkit.evidence.records import RequestRecord

@@ -18,7 +18,7 @@ from machinery import labctl, started
 from own_stack import shown
 from waiting import eventually
 
-from labctl.replicas.goodput import ANSWERED, GOOD
+from labctl.replicas.signals import ANSWERED, GOOD
 from labkit.client import metrics
 from labkit.client.ask import TextStream
 from labkit.client.text_model import TextModel

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from labctl.clock.clock import SHARE, Clock, pause_limit
+from labctl.clock import SHARE, Clock, pause_limit
 from labkit.client.ask import TextStream
 
 pytestmark = [pytest.mark.night, pytest.mark.xdist_group("iterative")]

@@ -13,7 +13,7 @@ import pytest
 from machinery import labctl, started
 from waiting import DEADLINE_S, eventually
 
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labkit.client.ask import TextStream
 from labkit.evidence import steplog
 from labkit.evidence.records import RequestRecord

@@ -17,7 +17,7 @@ from machinery import labctl
 from waiting import eventually
 
 from labctl.catalog import load_catalog
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labctl.options import Options
 from labctl.pages.live.asking import Asker
 from labctl.pages.live.events import AskEvent

@@ -8,7 +8,7 @@ import pytest
 from lab_server import LabServer
 from waiting import eventually
 
-from labctl.replicas.goodput import ANSWERED, GOOD
+from labctl.replicas.signals import ANSWERED, GOOD
 from labkit.client import metrics
 from labkit.client.ask import TextStream
 from labkit.client.text_model import TextModel

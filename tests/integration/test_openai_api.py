@@ -21,7 +21,7 @@ from own_stack import leftovers, shown
 from pacing import slowed, standing
 from waiting import DEADLINE_S, eventually
 
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labkit.client import metrics
 from labsched.printable import printable
 

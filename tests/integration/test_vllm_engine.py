@@ -17,7 +17,7 @@ from machinery import labctl
 from pacing import await_held, standing
 from waiting import DEADLINE_S, eventually
 
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labkit.client import metrics
 from labkit.client.ask import TextStream, tensor, text_tensor
 from labkit.client.trtllm import EngineStream

@@ -49,7 +49,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
             "Get one answer from a model of a running stack.",
             ("infer iterative -p 'I have lived in' -o 8", "infer --endpoint triton:8001 -m iterative-gpt2 -p hello"),
         ),
-        "shell": Listed("shell", "Open a shell beside a running stack.", ("shell iterative",)),
+        "shell": Listed("stacks", "Open a shell beside a running stack.", ("shell iterative",)),
         "chat": Listed("pages", "Open a chat page for a stack's text models.", ("chat codegen",)),
         "openai": Listed(
             "openai",

@@ -8,10 +8,10 @@ from dataclasses import asdict
 
 import click
 
+from labctl.catalog import told_after
 from labctl.cli import completion
 from labctl.cli import options as opt
 from labctl.cli.console import is_terminal, say
-from labctl.course import told_after
 from labctl.learn import desk
 from labctl.learn.exercise import Exercise, counted_exercises, find_exercise, find_exercises
 from labctl.learn.progress import NEW, PASSED, Progress

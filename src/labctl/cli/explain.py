@@ -283,7 +283,7 @@ def _lanes(source: str) -> list[InstanceSteps]:
                 f"{source} does not exist", "", "name a folder below results/, or a stack", code="result-missing"
             )
         return story.of_result(path)
-    from labctl.clock.clock import Clock
+    from labctl.clock import Clock
     from labctl.pages.live.lines import held_steps
 
     session, _, name = opt.open_stack(source)

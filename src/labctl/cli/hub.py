@@ -12,6 +12,7 @@ from labctl.learn.classroom import Classroom
 from labctl.learn.exercise import find_exercises
 from labctl.learn.room import TEACHER
 from labctl.learn.standing import standings
+from labctl.runtimes.lock import stack_lock
 from labkit.errors import LabError
 from labkit.tables import format_table
 
@@ -56,7 +57,7 @@ def hub_up_command(labs: str, trusting: bool, port: int, url: str, cpus: float, 
     address = f"http://127.0.0.1:{port}"
     values = {"HUB_URL": url or f"{address}/", "HUB_LAB": chosen[0].number if labs else ""}
     if not trusting:
-        with session.lock("hub", "hub up"):
+        with stack_lock(session.workspace, "hub", "hub up"):
             classroom.start(chosen, port, {**values, "HUB_CPUS": f"{cpus:g}", "HUB_MEMORY": memory})
     click.echo(format_table(passwords, ("name", "password")))
     say(f"{address}  the class: {address}/services/class/ as {TEACHER}")

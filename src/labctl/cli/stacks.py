@@ -1,4 +1,4 @@
-"""labctl up, status, logs, down."""
+"""labctl up, status, logs, shell, down."""
 
 from __future__ import annotations
 
@@ -259,3 +259,17 @@ def _describe(shown: Status) -> str:
         how = f": {shown['ended']}" if shown["ended"] else ""
         parts.append(f"The server died{how}. Its log: labctl logs {shown['stack']}; then: labctl down {shown['stack']}")
     return "\n\n".join(parts)
+
+
+@click.command("shell")
+@opt.stack_argument
+@opt.verbose
+def shell_command(stack: str, verbose: bool) -> int:
+    """Open a shell beside STACK, which must be up: in a container of its network, or here.
+
+    It has labctl, Python, curl and an editor, and the addresses as TRITON_HTTP, TRITON_GRPC and TRITON_METRICS. In a
+    container it may write into results/ alone. Its exit status is the shell's.
+    """
+    session, _, name = opt.open_stack(stack, verbose)
+    there = RunningStack.require_up(session, name)
+    return there.runtime.client(session.listener, None, there.record)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from labctl.doctor.gpu import gpu_checks
-from labctl.doctor.machine import DoctorCheck, from_error, machine_checks
-from labctl.doctor.system import system_check
+from labctl.doctor.machine import DoctorCheck, from_error, machine_checks, system_check
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, images, wheel
 from labctl.runtimes.base import Runtime

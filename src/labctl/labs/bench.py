@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labctl.lab import BareEngine, Lab
-from labctl.labs import overhead, paced, workloads
-from labctl.labs.run import results_folder
+from labctl.labs import overhead, workloads
+from labctl.labs.run import describe_pace, pace_section, results_folder
 from labctl.labs.servers import as_it_runs, ephemeral_stack
 from labctl.listener import Listener
 from labctl.options import Options
@@ -145,8 +145,8 @@ def bench_stack(
         limits += [workloads.cost_note(workload.price)] if workload.price else []
         header, rows = workloads.tabulate(metrics)
         text = "\n\n".join([f"# {model} of {stack} under load", markdown(rows, header), *limits])
-        atomic_write(out / "report.md", f"{text}\n{paced.pace_section(out)}{edits.edits_section(edited)}")
-    return BenchResult(out, metrics, scheduling, edited, paced.describe_pace(out))
+        atomic_write(out / "report.md", f"{text}\n{pace_section(out)}{edits.edits_section(edited)}")
+    return BenchResult(out, metrics, scheduling, edited, describe_pace(out))
 
 
 def bench_there(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from labctl.clock.clock import PATIENCE_S
+from labctl.clock import PATIENCE_S
 from labctl.lab import Lab
 from labctl.labs.run import results_folder
 from labctl.labs.servers import ephemeral_stack

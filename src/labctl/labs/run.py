@@ -17,9 +17,8 @@ from typing import Any
 from labbuild import release
 from labbuild.tensorrt_llm import TensorRtLlm
 from labctl import contention
-from labctl.clock.texts import keep_texts
+from labctl.clock import keep_texts
 from labctl.lab import Lab, ServerOfRun, Stack
-from labctl.labs import paced
 from labctl.labs.servers import Servers
 from labctl.labs.verdicts import NOT_MET, UNMEASURED, VerdictResult, judge_verdict, verdict_section
 from labctl.options import Options
@@ -36,6 +35,8 @@ from labctl.stack.status import death_of_stack
 from labkit.disk import atomic_write, disk_errors
 from labkit.errors import LabError
 from labkit.evidence.results import flatten
+from labsched.log.files import open_to_read
+from labsched.log.steplog import parse_step_line
 
 SCRIPT = ("-m", "labkit.script")
 
@@ -92,10 +93,10 @@ def run_lab(
     judged = [judge_verdict(verdict, flat, max(run.taken, default=0.0)) for verdict in verdicts]
     result = {**result, "verdicts": [asdict(verdict) for verdict in judged]}
     atomic_write(out / "result.json", json.dumps(result, indent=1))
-    pace = paced.pace_section(out)
+    pace = pace_section(out)
     _complete_report(out / "report.md", verdict_section(judged), pace, edits.edits_section(run.edited))
     whole = not quick and not options.set  # with other settings a program may leave something out
-    return RunResult(out, result, judged, whole, sorted(run.edited), paced.describe_pace(out))
+    return RunResult(out, result, judged, whole, sorted(run.edited), describe_pace(out))
 
 
 @dataclass
@@ -282,3 +283,25 @@ def run_script(script: Callable[[], int], session: Session, failed: str, stack: 
                 code="phase-failed",
             )
         raise LabError(failed, how, "its own message is above", code="phase-failed")
+
+
+def describe_pace(out: Path) -> str | None:
+    """Return a sentence for people about a folder of results; None where no step of its logs was paced."""
+    steps = late = 0
+    for path in sorted(out.glob("steps-*.jsonl")):
+        with open_to_read(path) as stream:
+            for line in stream:
+                data = parse_step_line(line) or {}
+                if "paced_us" in data:
+                    steps += 1
+                    late += data["engine_us"] > data["paced_us"]
+    if not steps:
+        return None
+    text = f"the times are those of a model of a GPU in slow motion (pace), for {steps:,} steps; no GPU was measured"
+    return f"{text}; {late:,} of them took longer than it says: raise pace_slower" if late else text
+
+
+def pace_section(out: Path) -> str:
+    """The same as a part of report.md."""
+    notice = describe_pace(out)
+    return f"\n## A model of a GPU\n\n{notice[0].upper()}{notice[1:]}.\n" if notice else ""

@@ -16,6 +16,7 @@ from typing import Self
 
 from labctl.lab import Lab
 from labctl.options import Options
+from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Record
 from labctl.stack import edits, replicas
 from labctl.stack.build import prepare_artifacts
@@ -128,7 +129,7 @@ class Servers:
         new = record_of(wanted, old.endpoints)
         if not goes_on(before, wanted, new):
             return None
-        with wanted.lock("reload"):
+        with stack_lock(session.workspace, stack, "reload"):
             if not wanted.plan.ready(session.workspace) and prepare_artifacts(session, wanted.plan, runtime):
                 wanted = wanted.with_options(options)  # planned again, as in up
             edits.load_differing(wanted)

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from labctl.catalog import Catalog
-from labctl.course import core_of
+from labctl.catalog import Catalog, core_of
 from labctl.lab import Lab
 from labctl.learn import growing
 from labctl.litter import files_in

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import os
 import random
+import re
 import runpy
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +18,16 @@ from typing import Any
 import psutil
 from pydantic import TypeAdapter
 
-from labctl.learn import desk, faults, growing, own_work, server
+from labctl.learn import desk, faults, growing, server
 from labctl.learn.exercise import Exercise, find_exercises
-from labctl.learn.limits import MOST_MIB, memory_limit
 from labctl.learn.outcome import Check, Explained, Missing, Slow, Stuck, TooBusy
 from labctl.learn.progress import Progress
 from labctl.learn.trial import Trial
-from labctl.runtimes.groups import groups
+from labctl.runtimes import docker_engine
+from labctl.runtimes.groups import groups, model_processes
 from labctl.runtimes.lock import Busy, stack_lock
+from labctl.runtimes.record import Record
+from labctl.stack import shipped
 from labctl.stack.faults import stuck_sentences
 from labctl.stack.session import Session
 from labctl.stack.shipped import syntax_error
@@ -31,6 +36,7 @@ from labctl.triton.readiness import ABORTED, UNHEALTHY
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write
 from labkit.errors import LabError
+from labkit.waiting import call_repeatedly
 
 SEEDS = 2
 MOST_SHOWN = 200  # characters that are shown of a value from a learner's file
@@ -70,14 +76,14 @@ def check_exercise(
     files = desk.files(exercise, workspace)
     seeds = list(seeds) or random.SystemRandom().sample(range(1, 100_000), 1 if exercise.manifest.fresh else SEEDS)
     with stack_lock(workspace, "exercises", "exercise check"):
-        checks = _syntax(exercise, files) or own_work.of_the_solution(exercise, files)
+        checks = _syntax(exercise, files) or of_the_solution(exercise, files)
         if not checks:
             if exercise.manifest.grows:
                 files, checks = _without_open_parts(session, exercise, files)
             checks = [*checks, *_judge(session, exercise, files, runtime, seeds)]
         failed = next((check for check in checks if not check.ok), None)
         held = f"everything holds, with {len(seeds)} seeds" if len(seeds) > 1 else "everything holds"
-        if edited := own_work.edited_judges(exercise, workspace):
+        if edited := edited_judges(exercise, workspace):
             held += f"; judged by files that are not as shipped ({', '.join(edited)})"
         sentence = failed.sentence if failed else f"{exercise.id}, {exercise.title}: {held}"
         outcome = Outcome(exercise.id, failed is None, seeds, checks, sentence)
@@ -259,3 +265,86 @@ def explain_unreadable(error: Exception, exercise: Exercise, trial: Trial) -> st
 def _load(exercise: Exercise) -> Any:
     """The function ``check`` of the exercise's ``check.py``; nothing compiled is left beside it."""
     return runpy.run_path(str(exercise.folder / "check.py"))["check"]
+
+
+LOOK_S = 0.25
+MOST_MIB = 3072  # of one model's process
+
+
+@contextlib.contextmanager
+def memory_limit(workspace: Workspace, record: Record) -> Iterator[Callable[[], str | None]]:
+    """Watch a server's processes for the time of a block; yields what says in words what happened, if it did.
+
+    On this machine the process that takes too much is killed, and the server lives. In a container its number is not
+    known here, so the whole server is killed.
+    """
+    limit, stopped = MOST_MIB * 2**20, False
+
+    def look() -> None:
+        nonlocal stopped
+        if record.runtime == "local":
+            for process in model_processes(workspace.folder(record.stack)):
+                with contextlib.suppress(psutil.Error):
+                    if process.memory_info().rss > limit:
+                        stopped = True  # before its end shows
+                        process.kill()
+            return
+        with contextlib.suppress(LabError):
+            servers = docker_engine.containers(str(workspace.root), record.stack, "triton")
+            if not stopped and any(docker_engine.largest_process_bytes(server) > limit for server in servers):
+                stopped = True
+                with docker_engine.engine_failures("ending a container"):
+                    for server in servers:
+                        server.kill()
+
+    def describe_excess() -> str | None:
+        taken = f"a model took more than {MOST_MIB:,} MiB of memory and was stopped"
+        return f"{taken}: does something grow without an end?" if stopped else None
+
+    with call_repeatedly(look, LOOK_S, "limits"):
+        yield describe_excess
+
+
+SOLUTION = "solution"
+JUDGES = ("check.py", "properties.py", "outages.py", "exercise.yaml")
+
+
+def of_the_solution(exercise: Exercise, files: dict[str, Path]) -> list[Check]:
+    """The first line of a learner's file that imports the official solution or names its folder; [] where none does."""
+    for name, path in files.items():
+        if path.suffix == ".py" and (line := _names_solution(ast.parse(path.read_bytes()))):
+            text = f"{exercise.place(name)}, line {line}, uses the official solution: write your own."
+            return [Check("the file", "your own work", f"line {line}: the solution", False, text)]
+    return []
+
+
+def edited_judges(exercise: Exercise, workspace: Workspace) -> list[str]:
+    """The files by which the exercise is judged that are not as shipped; [] for an exercise that was never shipped.
+
+    A check may read files of another exercise of its lab, whose folder it names.
+    """
+    files = [path for name in (*JUDGES, "task.md") if (path := exercise.folder / name).exists()]
+    check = (exercise.folder / "check.py").read_text(encoding="utf-8")
+    read = [path for name in JUDGES for path in exercise.folder.parent.glob(f"*/{name}") if path.parent.name in check]
+    with contextlib.suppress(LabError):  # a checkout that does not know what was shipped
+        edited = shipped.edited_files(workspace, [*files, *read])
+        if not {*files} <= {*edited}:
+            return [path.relative_to(workspace.root).as_posix() for path in edited if path.name in JUDGES]
+    return []
+
+
+def _names_solution(tree: ast.Module) -> int | None:
+    """The line of an import, or of a text that is a path, in which a part is called "solution"."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            parts = re.split(r"[/\\]", node.value)
+        elif isinstance(node, ast.ImportFrom):
+            parts = (node.module or "").split(".")
+        elif isinstance(node, ast.Import):
+            parts = [part for alias in node.names for part in alias.name.split(".")]
+        else:
+            continue
+        if SOLUTION in parts:
+            return int(node.lineno)
+    return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labctl.clock.clock import Clock, PauseLimit
+from labctl.clock import Clock, PauseLimit
 from labctl.contention import STRETCHED, Patience
 from labctl.learn import faults, promtool, sandbox
 from labctl.learn.outcome import Check, Explained, Slow, Stuck, TooBusy

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from labctl.lab import Lab
 from labctl.runtimes import balancer
 from labctl.runtimes.door import USUAL_PORT, door_url, start_door_server
-from labctl.runtimes.lock import hold_signals_back
+from labctl.runtimes.lock import hold_signals_back, stack_lock
 from labctl.runtimes.record import Record, Replica
 from labctl.stack import replicas
 from labctl.stack.down import down
@@ -53,7 +53,7 @@ def heal(stack: RunningStack) -> bool:
     Raises LabError: a replica does not become ready; the others serve on.
     """
     runtime, record, listener = stack.runtime, stack.record, stack.session.listener
-    with stack.lock("restart"):
+    with stack_lock(stack.session.workspace, record.stack, "restart"):
         dead = replicas.missing_replicas(stack)
         if ended := runtime.state(record).balancer_ended:
             listener.step(f"the balancer of {record.stack}")
@@ -115,7 +115,7 @@ def rolling(session: Session, lab: Lab, stack: str, patience: float) -> Record:
     running = RunningStack.require_up(session, stack).in_lab(lab)
     runtime, record = running.runtime, running.record
     require_balancer(session, record)
-    with running.lock("restart"):
+    with stack_lock(session.workspace, stack, "restart"):
         for server in running.record.servers:
             session.listener.step(f"draining replica {server.number}")
             cut = replicas.drain(session, record, [server.number], patience)

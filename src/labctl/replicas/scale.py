@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from labctl.lab import Lab
 from labctl.replicas.restart import require_balancer, start_replicas
 from labctl.replicas.signals import Signal, Waiting
-from labctl.runtimes.lock import Busy, hold_signals_back, holder
+from labctl.runtimes.lock import Busy, hold_signals_back, holder, stack_lock
 from labctl.runtimes.record import Record, Replica
 from labctl.stack import replicas
 from labctl.stack.ports import free_endpoints
@@ -36,7 +36,7 @@ def scale(session: Session, lab: Lab, stack: str, count: int, patience: float = 
         raise LabError(
             f"{count} replicas are out of range", f"a stack has from 1 to {MOST}", code="replicas-out-of-range"
         )
-    with running.lock(f"{replicas.SCALE} {count}"):
+    with stack_lock(session.workspace, stack, f"{replicas.SCALE} {count}"):
         if count > len(record.servers):
             taken = {server.number for server in record.servers}
             free = (number for number in itertools.count(1) if number not in taken)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labctl.listener import Silent
 from labctl.replicas import restart
 from labctl.replicas.scale import Scaler, autoscale, scale

@@ -89,7 +89,7 @@ class ProcessGroup:
 def groups(folder: StackFolder) -> list[ProcessGroup]:
     """Return the parts of a stack that were started and not taken down, whether anything of them lives or not."""
     found = []
-    for part, place in record.named_groups(folder.state_file).items():
+    for part, place in record.read_state(folder.state_file)[record.GROUPS].items():
         with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
             leader = Proc(int(place["pid"]), float(place["started"]))
             found.append(ProcessGroup(str(part), leader, str(place["boot"]), folder.path))

@@ -95,7 +95,7 @@ class Record:
 
     def write(self, path: Path) -> None:
         """Write it into a state file, which goes on naming the process groups that it names."""
-        disk.atomic_write(path, json.dumps({**dataclasses.asdict(self), GROUPS: named_groups(path)}, default=str))
+        disk.atomic_write(path, json.dumps({**dataclasses.asdict(self), GROUPS: read_state(path)[GROUPS]}, default=str))
 
     @classmethod
     def read(cls, path: Path) -> Record:
@@ -164,23 +164,18 @@ class Record:
         return self.owner is not None and not self.owner.alive()
 
 
-def named_groups(state_file: Path) -> dict[str, Any]:
-    """Return the process groups that a state file names, by part, whatever else it holds."""
-    groups = _entries(state_file).get(GROUPS)
-    return groups if isinstance(groups, dict) else {}
+def read_state(state_file: Path) -> dict[str, Any]:
+    """Return what a state file holds, damaged or not: there is always a mapping of the groups that it names."""
+    state: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        state = disk.read_object(state_file)
+    return {**state, GROUPS: groups if isinstance(groups := state.get(GROUPS), dict) else {}}
 
 
 def name_group(state_file: Path, part: str, group: Mapping[str, Any]) -> None:
     """Have a state file name the process group of a part. Raises LabError: it cannot be written."""
-    named = {**named_groups(state_file), part: group}
-    disk.atomic_write(state_file, json.dumps({**_entries(state_file), GROUPS: named}))
-
-
-def _entries(state_file: Path) -> dict[str, Any]:
-    """Return what a state file holds; nothing where it is not there or damaged."""
-    with contextlib.suppress(OSError, ValueError):
-        return disk.read_object(state_file)
-    return {}
+    state = read_state(state_file)
+    disk.atomic_write(state_file, json.dumps({**state, GROUPS: {**state[GROUPS], part: group}}))
 
 
 @functools.cache

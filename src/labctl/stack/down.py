@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from labctl.clock.clock import CONTROL
+from labctl.clock import CONTROL
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.lock import hold_signals_back, stack_lock
 from labctl.stack import faults

@@ -238,7 +238,7 @@ def change_model(session: Session, lab: Lab, stack: str, model: str, load: bool,
     failed: dict[int, str] = {}
     _require_model(record, model)
     probe = running.plan.served.probes.get(model)
-    with running.lock("load" if load else "unload"):
+    with stack_lock(session.workspace, stack, "load" if load else "unload"):
         for server in record.servers:
             http = server.endpoints.http
             where = f" on replica {server.number}" if record.balance else ""

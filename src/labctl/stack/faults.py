@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from labctl import repository
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labctl.runtimes.base import Runtime
 from labctl.runtimes.record import Record
 from labctl.stack.session import Session

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,6 @@ from labctl.runtimes.base import Runtime, State
 from labctl.runtimes.compose import ComposeRuntime
 from labctl.runtimes.compose_project import Projects
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Record
 from labctl.workspace import RUNTIMES, Workspace
 from labkit.errors import LabError
@@ -55,10 +53,6 @@ class Session:
         for where, why in catalog.broken.items():
             self.listener.note(f"left out: {where}: {why}")
         return replace(catalog, broken={})
-
-    def lock(self, stack: str, action: str) -> AbstractContextManager[None]:
-        """Hold a stack against other commands. Raises Busy where another command holds it."""
-        return stack_lock(self.workspace, stack, action)
 
     # ----------------------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,9 @@
-"""One stack of a lab: its folder, its options, its plan and its lock; and, where it is up, its record."""
+"""One stack of a lab: its folder, its options and its plan; and, where it is up, its record."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -66,10 +65,6 @@ class PlannedStack:
     def settled(self) -> Options:
         """Its options, with the GPU that the plan chose for them."""
         return replace(self.options, gpu=self.plan.gpu)
-
-    def lock(self, action: str) -> AbstractContextManager[None]:
-        """Hold the stack against other commands. Raises Busy where another command holds it."""
-        return self.session.lock(self.name, action)
 
 
 @dataclass(frozen=True)

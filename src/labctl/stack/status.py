@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
-from labctl.clock.clock import Clock, Mode
+from labctl.clock import Clock, Mode
 from labctl.lab import Probe
 from labctl.runtimes import balancer
 from labctl.runtimes.base import Runtime, State

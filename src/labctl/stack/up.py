@@ -10,6 +10,7 @@ from functools import partial
 from labctl import repository
 from labctl.lab import Lab
 from labctl.options import Options
+from labctl.runtimes.lock import stack_lock
 from labctl.runtimes.record import Proc, Record
 from labctl.stack import edits, faults, replicas
 from labctl.stack.build import check_machine, prepare_artifacts, refuse_unservable
@@ -30,7 +31,7 @@ def up(session: Session, lab: Lab, stack: str, options: Options, ephemeral: bool
     ``ephemeral``: the stack must not outlive this process (``run``, ``bench``). Raises LabError with nothing left
     behind.
     """
-    with session.lock(stack, "up"):
+    with stack_lock(session.workspace, stack, "up"):
         running = RunningStack.find(session, stack)
         if running and not running.record.orphaned():
             return _already(replace(running, own=lab, already=True), options)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fake_backend import METRICS
 
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labsched.counting import CountingEngine
 from labsched.features import Features
 from labsched.kv_budget import KVBudget

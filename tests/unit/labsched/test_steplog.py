@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from step_schema import LINES, StepLine
 
-from labctl.clock import texts
+from labctl import clock
 from labkit.evidence import steplog
 from labsched.log.steplog import MOST_BYTES, WATCHED, WATCHED_S, RequestNames, StepLog
 from labserve.observe.watched_log import WatchedLog
@@ -104,16 +104,16 @@ def test_texts_are_wanted_while_somebody_watches(tmp_path: Path, open_log: Calla
 def test_a_run_with_texts_has_them_written_for_its_time(
     tmp_path: Path, open_log: Callable[..., StepLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(texts, "RENEW_S", 0.01)
+    monkeypatch.setattr(clock, "RENEW_S", 0.01)
     log = open_log()
-    with texts.keep_texts(tmp_path):
+    with clock.keep_texts(tmp_path):
         assert log.texts
         long_ago = time.time() - WATCHED_S - 1
         os.utime(tmp_path / WATCHED, (long_ago, long_ago))
         deadline = time.monotonic() + 60
         while not log.texts:
             assert time.monotonic() < deadline, "it is not renewed"
-    assert texts.WATCHED == WATCHED
+    assert clock.WATCHED == WATCHED
 
 
 @pytest.mark.parametrize(

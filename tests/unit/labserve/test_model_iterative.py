@@ -16,7 +16,7 @@ from fake_backend import END, RESCHEDULE, START, Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 
 pytestmark = pytest.mark.usefixtures("by_hand")
 SLOTS = 3

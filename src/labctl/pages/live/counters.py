@@ -9,7 +9,7 @@ from typing import Any
 
 from labctl.pages.live.events import ModelCounts
 from labctl.pages.live.lines import CHANGE
-from labctl.replicas.goodput import GoodputMeter
+from labctl.replicas.signals import GoodputMeter
 from labkit.client.metrics import ModelCounters, Snapshot
 
 FAR = 1.5  # counts that differ by this factor are worth a sentence

@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from labctl.clock import texts
-from labctl.clock.clock import Clock
+from labctl.clock import Clock, ask_for_texts
 from labctl.pages.live.asking import MOST, SENT
 from labctl.pages.live.counters import LiveCounters
 from labctl.pages.live.events import AskEvent, ClockEvent, CountersEvent, Event, HeadEvent
@@ -219,7 +218,7 @@ class Hub(Audience):
             self._pass_on(new, [])
 
     async def _count(self) -> None:
-        texts.ask_for_texts(self._clock.run_dir)
+        ask_for_texts(self._clock.run_dir)
         chat = await asyncio.to_thread(self.chat)
         if chat != self._chat_address:
             self._chat_address = chat

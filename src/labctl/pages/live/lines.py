@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labctl.clock.clock import Clock, pause_limit
+from labctl.clock import Clock, pause_limit
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit.errors import LabError

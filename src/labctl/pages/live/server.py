@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labctl.lab import Lab
 from labctl.pages import address, gate
 from labctl.pages.live import replay

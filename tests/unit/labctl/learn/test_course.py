@@ -11,8 +11,7 @@ from checkout import ROOT
 from exercise_cases import EXERCISES
 from lab_errors import lab_error
 
-from labctl.catalog import load_catalog
-from labctl.course import END, FILE, core_of, told_after
+from labctl.catalog import END, FILE, core_of, load_catalog, told_after
 from labctl.lab import Lab
 from labctl.workspace import Workspace
 

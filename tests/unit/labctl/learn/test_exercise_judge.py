@@ -18,7 +18,7 @@ from exercise_cases import EXERCISES, begin_in
 from lab_errors import lab_error
 from machinery import committed
 
-from labctl.learn import desk, faults, judge, own_work, server
+from labctl.learn import desk, faults, judge, server
 from labctl.learn.attempts import exercise_attempts
 from labctl.learn.exercise import find_exercise
 from labctl.learn.judge import Outcome
@@ -248,7 +248,7 @@ def test_no_starter_solution_or_wrong_answer_is_taken_for_one_that_uses_the_solu
     for exercise in EXERCISES:
         for answer in exercise_attempts(exercise):
             answer.write(tmp_path)
-            assert own_work.of_the_solution(exercise, {name: tmp_path / name for name in answer.files}) == []
+            assert judge.of_the_solution(exercise, {name: tmp_path / name for name in answer.files}) == []
 
 
 PLACE_02B = "labs/02-iterative-scheduling/exercises/02b-free-the-slot"
@@ -289,10 +289,10 @@ def test_a_judge_that_another_exercise_holds_is_looked_at_too(tmp_path: Path) ->
     committed(tmp_path)
     workspace = Workspace(tmp_path, tmp_path / "cache")
     exercise = replace(shipped, folder=place / shipped.folder.name)
-    assert own_work.edited_judges(exercise, workspace) == []
+    assert judge.edited_judges(exercise, workspace) == []
     properties = place / "02d-a-block-table" / "properties.py"
     properties.write_text("# replaced\n")
-    assert own_work.edited_judges(exercise, workspace) == [properties.relative_to(tmp_path).as_posix()]
+    assert judge.edited_judges(exercise, workspace) == [properties.relative_to(tmp_path).as_posix()]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from exercise_cases import EXERCISES, begin_in
 from machinery import of_its_own
 from waiting import DEADLINE_S
 
-from labctl.cli import fullscreen, learn_view
+from labctl.cli import learn_screen, learn_view
 from labctl.cli.learn_screen import LearnScreen
 from labctl.learn import judge
 from labctl.learn.exercise import Exercise, find_exercise
@@ -136,7 +136,7 @@ def test_an_arrow_key_is_not_taken_for_its_letters(monkeypatch: pytest.MonkeyPat
     with os.fdopen(read) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         os.write(write, typed)
-        assert fullscreen.read_key(1.0) == heard
+        assert learn_screen.read_key(1.0) == heard
         os.close(write)
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labctl.pages.live.asking import DONE, MOST, SENT
 from labctl.pages.live.events import AskEvent, LaneEvent, TroubleEvent
 from labctl.pages.live.feed import Feed

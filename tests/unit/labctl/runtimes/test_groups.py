@@ -19,7 +19,7 @@ from waiting import eventually
 from labctl.runtimes import groups
 from labctl.runtimes.groups import ProcessGroup
 from labctl.runtimes.local import LocalRuntime
-from labctl.runtimes.record import Endpoints, Record, name_group, named_groups
+from labctl.runtimes.record import Endpoints, Record, name_group, read_state
 from labctl.workspace import StackFolder, Workspace
 
 STUB = "sleep 600 & sleep 600"  # a server with a stub in its group
@@ -183,7 +183,7 @@ def test_the_kernel_ends_a_part_with_the_process_that_it_belongs_to(
 
 
 def name_otherwise(folder: StackFolder, **changed: object) -> None:
-    name_group(folder.state_file, "server", named_groups(folder.state_file)["server"] | changed)
+    name_group(folder.state_file, "server", read_state(folder.state_file)["groups"]["server"] | changed)
 
 
 @pytest.mark.parametrize("changed", [{"started": 1.0}, {"boot": "another"}], ids=["pid-reused", "rebooted"])

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from lab_errors import lab_error
 
-from labctl.clock.clock import Clock as Remote
-from labctl.clock.clock import PauseLimit, pause_limit
+from labctl.clock import Clock as Remote
+from labctl.clock import PauseLimit, pause_limit
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.stack import faults
 from labctl.stack.session import Session

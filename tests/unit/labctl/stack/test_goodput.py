@@ -19,10 +19,10 @@ from labctl.cli.main import cli
 from labctl.options import Options
 from labctl.pages.live.counters import LiveCounters
 from labctl.plan import make_plan
-from labctl.replicas import goodput as kit
 from labctl.replicas import signals
-from labctl.replicas.goodput import GoodputMeter, Rate
+from labctl.replicas import signals as kit
 from labctl.replicas.scale import Scaler
+from labctl.replicas.signals import GoodputMeter, Rate
 from labctl.runtimes.record import Endpoints, Record, Replica
 from labctl.workspace import Workspace
 from labkit.client import metrics

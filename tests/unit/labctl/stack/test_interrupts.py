@@ -15,7 +15,7 @@ from lab_errors import lab_error
 
 from labctl import repository
 from labctl.cli.main import Terminated
-from labctl.clock.clock import CONTROL
+from labctl.clock import CONTROL
 from labctl.listener import Listener
 from labctl.options import Options
 from labctl.plan import Plan, make_plan

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from lab_errors import lab_error
 
-from labctl.clock import clock, texts
-from labctl.clock.clock import Clock
+from labctl import clock
+from labctl.clock import Clock
 from labctl.learn import server
 from labctl.learn.faults import read_faults
 from labctl.listener import Listener
@@ -93,10 +93,10 @@ def test_a_run_folder_that_a_model_holds_locked_keeps_no_command(
 def test_fifos_and_folders_in_place_of_files_hang_nothing_and_the_stack_goes_down(
     session: Session, run_dir: Path, make: Callable[[Path], None]
 ) -> None:
-    for name in (*READ, texts.WATCHED):
+    for name in (*READ, clock.WATCHED):
         make(run_dir / name)
     assert look_at(session, run_dir) == NOTHING
-    texts.ask_for_texts(run_dir)
+    clock.ask_for_texts(run_dir)
     runtime: Any = Stopping()
     take_down(session, runtime, "s")
 

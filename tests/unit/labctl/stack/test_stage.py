@@ -16,7 +16,7 @@ from lab_errors import lab_error
 from waiting import eventually
 
 from labctl.catalog import load_catalog
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labctl.listener import Silent
 from labctl.replicas import restart, stagehand
 from labctl.replicas.stagehand import Stagehand

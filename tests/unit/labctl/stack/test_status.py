@@ -12,7 +12,7 @@ import pytest
 from fake_triton import FakeTriton, serve
 
 from labctl import repository
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labctl.runtimes import balancer
 from labctl.runtimes.base import Part, State
 from labctl.runtimes.envoy.admin import UpstreamHealth

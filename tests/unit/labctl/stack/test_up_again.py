@@ -11,7 +11,7 @@ import pytest
 from lab_errors import lab_error
 from noting import Noting
 
-from labctl.clock.clock import Clock
+from labctl.clock import Clock
 from labctl.lab import Lab
 from labctl.listener import Listener
 from labctl.options import OF_PLAN, Options

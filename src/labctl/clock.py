@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import re
@@ -22,6 +23,8 @@ from labctl.contention import Patience
 from labkit import disk
 from labkit.client import metrics
 from labkit.errors import LabError
+from labkit.evidence.steplog import run_folders
+from labkit.waiting import call_repeatedly
 from labsched.log.files import open_to_read
 
 CONTROL = "clock.json"
@@ -352,3 +355,22 @@ def _has_form(state: ClockState) -> bool:
         and isinstance(state.get("instance"), str)
         and isinstance(state.get("steps", 0), int)
     )
+
+
+WATCHED = "watched"  # a file in the run folder; a model writes texts while it is fresh
+RENEW_S = 3.0  # it is stale after ten
+
+
+def ask_for_texts(run_dir: Path) -> None:
+    """Ask the models of a stack to write texts for the next seconds; nothing happens if the stack has gone."""
+    for folder in run_folders(run_dir):
+        with contextlib.suppress(OSError):
+            (folder / WATCHED).touch()
+
+
+@contextlib.contextmanager
+def keep_texts(run_dir: Path) -> Iterator[None]:
+    """Have texts written for the time of a block."""
+    ask_for_texts(run_dir)
+    with call_repeatedly(functools.partial(ask_for_texts, run_dir), RENEW_S, "texts"):
+        yield
