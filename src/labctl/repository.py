@@ -51,11 +51,11 @@ class RenderRequest:
     replacements: Sequence[Replacement] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
     place: Mapping[str, str] = field(default_factory=dict)
-    family: str = ""
+    family: str | None = None
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     spare: bool = False
     lenient: bool = False
-    hint: str = ""
+    hint: str | None = None
 
 
 def listing(request: RenderRequest) -> list[str]:
@@ -221,7 +221,7 @@ def origins(request: RenderRequest) -> dict[str, Path]:
         raise LabError(
             f"no template for {', '.join(missing)}",
             f"looked for MODEL/{CONFIG} below {where}",
-            request.hint,
+            request.hint or "",
             code="template-missing",
         )
     own = {place: path for place, path in request.files.items() if place.partition("/")[0] in request.models}
@@ -230,7 +230,7 @@ def origins(request: RenderRequest) -> dict[str, Path]:
     return files | own
 
 
-def _models(source: Path, wanted: Collection[str], family: str) -> dict[str, Path]:
+def _models(source: Path, wanted: Collection[str], family: str | None) -> dict[str, Path]:
     """The folder of each model below one source, at whatever depth (upstream nests them in families)."""
     places: dict[str, list[Path]] = {}
     for config in files_in(source, f"**/{CONFIG}"):

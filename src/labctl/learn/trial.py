@@ -354,7 +354,7 @@ class Trial:
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def steps(self, model: str = "") -> list[Step]:
+    def steps(self, model: str | None = None) -> list[Step]:
         """What the models executed since the trial began, in order.
 
         A step's line is written after its answers are sent: what is read is what stays the same for a moment.

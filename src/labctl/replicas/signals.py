@@ -125,18 +125,18 @@ class GoodputMeter:
         """How long it has looked; at least the window once it is full."""
         return self._seen[-1][0] - self._seen[0][0] if self._seen else 0.0
 
-    def rates(self, model: str = "") -> dict[str, Rate]:
+    def rates(self, model: str | None = None) -> dict[str, Rate]:
         """By class, of one model or of all; {} if no limits are set, or after one look."""
         if not self.seconds:
             return {}
         (_, before), (_, after) = self._seen[0], self._seen[-1]
 
         def rate(name: str) -> float:
-            keys = [key for key in after if key[1] == name and model in ("", key[0])]
+            keys = [key for key in after if key[1] == name and model in (None, key[0])]
             return sum(after[key] - before.get(key, 0.0) for key in keys) / self.seconds
 
         names = dict.fromkeys(
-            key[1].removeprefix(ANSWERED) for key in after if key[1].startswith(ANSWERED) and model in ("", key[0])
+            key[1].removeprefix(ANSWERED) for key in after if key[1].startswith(ANSWERED) and model in (None, key[0])
         )
         return {name: Rate(rate(GOOD + name), rate(ANSWERED + name)) for name in names}
 

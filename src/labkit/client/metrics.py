@@ -207,14 +207,14 @@ def scrape(endpoint: str) -> Snapshot:
     return total_snapshot([_read(server, metrics_page(server)) for server in endpoint.split(",")])
 
 
-def scrape_when_idle(endpoint: str, seconds: float, model: str = "") -> Snapshot:
+def scrape_when_idle(endpoint: str, seconds: float, model: str | None = None) -> Snapshot:
     """A snapshot in which no request (of ``model``, or of all models) is pending, or the last one after ``seconds``.
 
     Triton counts a request a moment after its last response. Raises LabError as :func:`scrape` does.
     """
     for _ in attempts(seconds, IDLE_LOOK_S):
         snapshot = scrape(endpoint)
-        if not any(row.pending for name, row in snapshot.models.items() if model in ("", name)):
+        if not any(row.pending for name, row in snapshot.models.items() if model in (None, name)):
             break
     return snapshot
 

@@ -65,11 +65,11 @@ class TextModel:
         cached: Triton may answer from its response cache. Such a model cannot be asked over a stream: Triton 2.51 says
             "response output count mismatch" (upstream's issue 4362).
         logprobs: its output for the log probabilities of tokens, which it gives if a request has the parameter
-            ``logprobs``; "" for none.
+            ``logprobs``.
         return_logprobs: the input that must also ask for them, as in vLLM's model.
         structured: it has the parameter ``structured_outputs``: its answers can follow a JSON schema.
         scheduling: "iterative" if the model is scheduled again for each token, "dynamic" if a streamed batch runs from
-            its beginning to its end, else "".
+            its beginning to its end, else None.
         tokenizer_dir: where the server has the model's tokenizer; None if its configuration does not say.
     """
 
@@ -82,13 +82,13 @@ class TextModel:
     sampling: Mapping[str, Input] = field(default_factory=dict)
     end: Input | None = None
     tokenizer_dir: str | None = None
-    end_text: str = ""
+    end_text: str | None = None
     tells_end: bool = False
     cached: bool = False
-    logprobs: str = ""
+    logprobs: str | None = None
     return_logprobs: Input | None = None
     structured: bool = False
-    scheduling: str = ""
+    scheduling: str | None = None
 
     @property
     def by_parameter(self) -> bool:
@@ -148,7 +148,7 @@ class TextModel:
             raise LabError(
                 f"{name} is not a text-generation model", f"its inputs: {', '.join(sent)}", code="text-model-not"
             )
-        scheduling = ""
+        scheduling = None
         if config.sequence_batching.iterative_sequence:
             scheduling = "iterative"
         elif decoupled and config.HasField("dynamic_batching"):
@@ -166,7 +166,7 @@ class TextModel:
             end_text=_parameter(config, "end_text"),
             tells_end=TELL_END in inputs,
             cached=config.response_cache.enable,
-            logprobs=LOGPROBS if decoupled and LOGPROBS in {item.name for item in config.output} else "",
+            logprobs=LOGPROBS if decoupled and LOGPROBS in {item.name for item in config.output} else None,
             return_logprobs=inputs.get(f"return_{LOGPROBS}"),
             structured=PARAMETERS in inputs or any(_parameter(part, "engine") == "vllm" for part in parts),
             scheduling=scheduling,
@@ -288,5 +288,6 @@ def _parts(client: Any, config: Any) -> list[Any]:
     return [config, *(part for step in steps for part in _parts(client, step))]
 
 
-def _parameter(config: Any, name: str) -> str:
-    return str(config.parameters[name].string_value) if name in config.parameters else ""
+def _parameter(config: Any, name: str) -> str | None:
+    """Return a parameter of a configuration, unless it is empty."""
+    return str(config.parameters[name].string_value) or None if name in config.parameters else None

@@ -20,7 +20,7 @@ LATE_S, LOOK_S = 5.0, 0.005  # a step is written down after its answers were sen
 
 
 def read_step_log(
-    run_dir: Path, model: str = "", since: float = 0.0, behind: Mapping[int, int] | None = None
+    run_dir: Path, model: str | None = None, since: float = 0.0, behind: Mapping[int, int] | None = None
 ) -> list[Step]:
     """Every step of a run folder (of one model) that began at ``since`` (seconds) or later, in order of time.
 
@@ -30,7 +30,7 @@ def read_step_log(
     steps = [
         Step.from_json(data)
         for data in _lines(run_dir, behind or {})
-        if data.get("kind") != "change" and model in ("", data["model"]) and data["t"] - data["dur"] >= since
+        if data.get("kind") != "change" and model in (None, data["model"]) and data["t"] - data["dur"] >= since
     ]
     return sorted(steps, key=lambda step: step.began)
 

@@ -98,7 +98,7 @@ def test_a_bench_leaves_its_limits_and_goodput_in_result_and_report(
     monkeypatch.setattr("labctl.labs.workloads.measure_model", send)
     monkeypatch.setattr("labctl.triton.server_api.server_version", lambda _: "2.68.0")
     monkeypatch.setattr("labctl.stack.edits.not_shipped", lambda *_: [])
-    monkeypatch.setattr(TextModel, "of", lambda *_: SimpleNamespace(scheduling=""))
+    monkeypatch.setattr(TextModel, "of", lambda *_: SimpleNamespace(scheduling=None))
     workload = Workload(slo=Slo(ttft=100, tpot=200))
     out = bench.bench_stack(session, iterative, "iterative", Options(), "iterative-gpt2", workload, [1]).folder
     found = results.load_result(out)
