@@ -109,13 +109,14 @@ class Session:
         Raises Unknown: it may run in containers, and the engine does not answer.
         """
         found, kept = None, self.remembered(stack)
-        local, compose = self.runtimes
         if kept and kept.runtime == LocalRuntime.name:
+            local = self.runtime(LocalRuntime.name)
             found = local, local.state(kept)
             if found[1].alive:
                 return found
         files, rendered = self.container_files(stack), not kept or kept.runtime == LocalRuntime.name
         if files and (record := Projects(self.workspace).record(stack) if rendered else kept):
+            compose = self.runtime(ComposeRuntime.name)
             try:
                 state = compose.state(record)
             except LabError as silence:
