@@ -77,7 +77,7 @@ def chat_page(
     templates: dict[str, tuple[ChatTemplate, int | None]] = {}
     for name, found in models.items():
         folder = tokenizer_dir or found.tokenizer_dir
-        if found.answers_alone and (template := ChatTemplate.of(folder)):
+        if found.answers_alone and folder and (template := ChatTemplate.of(folder)):
             templates[name] = template, end_id_of(folder)
     dials = [name for name in DIALS if any(name in model.choices for model in models.values())]
 

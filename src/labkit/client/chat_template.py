@@ -39,7 +39,7 @@ class ChatTemplate:
     def of(cls, folder: str) -> ChatTemplate | None:
         """Read the template of a folder with a tokenizer; None where it has none. Raises LabError."""
         path = Path(folder)
-        if not folder or not (path / "tokenizer.json").is_file():
+        if not (path / "tokenizer.json").is_file():
             return None
         try:
             words = read_object(path / "tokenizer_config.json")
