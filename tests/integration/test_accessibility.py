@@ -47,16 +47,6 @@ def guessing(shown: Shown) -> None:
     shown.settle()
 
 
-def comparing(shown: Shown) -> None:
-    what_if = ["what if p=q", "p=q", "m"]
-    head = {"title": "t", "stack": "s", "models": ["m"], "send": ["m"], "into": {}, "what_if": what_if}
-    shown.take([{"k": "head", **head}])
-    for model in ("m", "what if p=q"):
-        shown.step(model, ["1"])
-    parting = {"k": "what_if", "words": "step 1 differs", "at": [1, 1], "why": [["1", "runs", "waits"]]}
-    shown.take([parting])
-
-
 def routed(shown: Shown) -> None:
     shown.head("Lab 09", "m")
     shown.step("m", ["1"])
@@ -67,7 +57,7 @@ def routed(shown: Shown) -> None:
     shown.settle()
 
 
-STATES = pytest.mark.parametrize("state", [empty, busy, guessing, comparing, routed])
+STATES = pytest.mark.parametrize("state", [empty, busy, guessing, routed])
 
 
 @STATES

@@ -214,20 +214,6 @@ def test_fault_28_a_rolling_restart_and_scaling_lose_nothing(replicated: Replica
     assert set(load.outcomes) == {"200"}
 
 
-def test_a_model_is_unloaded_and_loaded_on_every_replica(replicated: Replicated) -> None:
-    for action, readies in (("unload", 0), ("load", 2)):
-        labctl("models", action, STACK, MODEL, root=replicated.root)
-        places = [one["endpoints"]["http"] for one in replicated.shown["replicas"]]
-        assert sum(_ready(place) for place in places) == readies
-
-
-def _ready(place: str) -> bool:
-    connection = http.client.HTTPConnection(place, timeout=DEADLINE_S)
-    with contextlib.closing(connection):
-        connection.request("GET", f"/v2/models/{MODEL}/ready")
-        return connection.getresponse().status == 200
-
-
 def test_fault_27_without_its_balancer_a_stack_is_degraded_and_restart_brings_it_back(replicated: Replicated) -> None:
     kill_front(replicated.root, STACK, replicated.where)
     shown = eventually(lambda: found if (found := replicated.shown)["state"] == "degraded" else None)

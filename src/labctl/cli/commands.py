@@ -106,10 +106,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
     "Scale": {
         "scale": Listed(
             "edit", "Set the number of replicas of a running stack.", ("scale scaled 3", "scale scaled --auto 1:4")
-        ),
-        "models": Listed(
-            "edit", "Load or unload a model on every server of a stack.", ("models unload iterative simple-gpt2",)
-        ),
+        )
     },
     "Weights, engines, images": {
         "weights": Listed(

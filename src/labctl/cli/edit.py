@@ -82,16 +82,3 @@ def scale_command(stack: str, count: int | None, auto: str | None, target: str, 
     assert count is not None
     record = scale(session, lab, name, count, drain)
     click.echo(f"{name} has {replicas_in_words(len(record.servers))}")
-
-
-@click.command("models")
-@click.argument("action", type=click.Choice(["load", "unload"]))
-@opt.stack_argument
-@click.argument("model", shell_complete=completion.models)
-@timeout_option
-@opt.verbose
-def models_command(action: str, stack: str, model: str, timeout: float, verbose: bool) -> None:
-    """Load or unload MODEL on every server of STACK, and say which servers failed."""
-    session, lab, name = opt.open_stack(stack, verbose)
-    count = edits.change_model(session, lab, name, model, action == "load", timeout)
-    click.echo(f"{model} is {action}ed on {count} server{'s' if count > 1 else ''} of {name}")

@@ -63,27 +63,16 @@ def chat_command(stack: str, port: int | None, endpoint: str | None) -> None:
     metavar="NAME",
     help="Also answer under this name, at which the page's port is forwarded (Codespaces).",
 )
-@click.option(
-    "--what-if",
-    "other",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Also show what another setting of the scheduler would do with the same requests; may be repeated.",
-)
-def watch_command(
-    stack: str, port: int | None, replica: int | None, forwarded: str | None, other: tuple[str, ...]
-) -> None:
+def watch_command(stack: str, port: int | None, replica: int | None, forwarded: str | None) -> None:
     """Open a page that shows the scheduler of STACK, which must be up, while it works; or a run that is over.
 
     RESULT is a folder below results/, or the folder that a vLLM of your own records into: while that is written, the
     page follows it. Ctrl-C ends the page.
     """
-    from labctl.settings import parse_assignments
     from labsched.vllm import reader
 
     if forwarded and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?", forwarded):
         raise click.UsageError(f"--forwarded-host takes a name as an address has it, and no {forwarded!r}")
-    assignments = parse_assignments(other, "--what-if")
     recorded = Path(stack).is_dir() and reader.is_recording(Path(stack))
     try:
         from labctl.pages.live import server
@@ -91,13 +80,11 @@ def watch_command(
         raise _libraries_missing("page", error) from None
     workspace = None
     if recorded or (Path(stack).is_dir() and "/" in stack):
-        if other:
-            raise click.UsageError("--what-if needs a stack that is up: labctl predict answers for a run that is over")
         name, page = stack, server.page_of_run(Path(stack))
     else:
         session, lab, name = opt.open_stack(stack)
         workspace, record = session.workspace, RunningStack.require_up(session, name).record.one(replica)
-        page = server.page_of_stack(workspace, lab, record, lambda ask: trouble(session, name, ask), assignments)
+        page = server.page_of_stack(workspace, lab, record, lambda ask: trouble(session, name, ask))
     in_class = opt.at_jupyter("proxy")  # jupyter-server-proxy, which asks who it is first
     page.forwarded = gate.ANY if in_class else forwarded and forwarded.lower()
     with (

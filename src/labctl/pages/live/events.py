@@ -86,18 +86,6 @@ class TroubleEvent(TypedDict):
     words: str | None  # what is wrong with the stack
 
 
-class WhatIfEvent(TypedDict):
-    """Where a run and its replay under another policy part: the numbers of the step, and why, as [request, why, why].
-
-    The first is the run's, the second the replay's; 0: it has no more steps.
-    """
-
-    k: Literal["what_if"]
-    words: str
-    at: NotRequired[list[int]]
-    why: NotRequired[list[list[str]]]
-
-
 class HeadEvent(TypedDict, total=False):
     """The first event that a page gets."""
 
@@ -109,11 +97,8 @@ class HeadEvent(TypedDict, total=False):
     limit: str  # why a pause ends by itself
     chosen: str
     note: str  # what the page shows in place of a clock, if there is no clock
-    what_if: list[str]  # the lane that replays another policy, that policy, and the model
     chat: str | None  # the address of the stack's chat page
     trouble: str | None
 
 
-Event = (
-    LaneEvent | AskEvent | ClockEvent | CountersEvent | _ChatEvent | TroubleEvent | WhatIfEvent | RouteEvent | HeadEvent
-)
+Event = LaneEvent | AskEvent | ClockEvent | CountersEvent | _ChatEvent | TroubleEvent | RouteEvent | HeadEvent

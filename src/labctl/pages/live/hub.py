@@ -20,11 +20,9 @@ from labctl.pages.live.feed import Feed
 from labctl.pages.live.lines import HELD, Line, held_steps
 from labctl.pages.live.routes import RouteTail
 from labctl.pages.live.tail import StepLogTail
-from labctl.pages.live.whatif import WhatIf
 from labkit.client import metrics
 from labkit.errors import LabError
 from labkit.evidence.names import LetterNames, Numbered
-from labsched.log.steplog import parse_any_line, parse_step_line
 from labsched.vllm import reader
 
 LOOK_S = 0.04
@@ -125,7 +123,7 @@ class PageFollower(Audience):
 class Hub(Audience):
     """The pages of a stack that is up. ``endpoint``: Triton's metrics. Only ``tell`` runs outside the server's loop."""
 
-    def __init__(self, clock: Clock, endpoint: str, what_if: WhatIf | None = None) -> None:
+    def __init__(self, clock: Clock, endpoint: str) -> None:
         super().__init__()
         self.chat: Callable[[], str | None] = lambda: None  # gives the address of the stack's chat page
         # Gives what is wrong with the stack, None if nothing is; True also asks its models, which the page then shows.
@@ -133,8 +131,7 @@ class Hub(Audience):
         self._trouble: str | None = None
         self._failed = 0.0
         self._clock, self._endpoint = clock, endpoint
-        self._what_if = what_if
-        self._tail = StepLogTail(clock.run_dir, parse_any_line if what_if else parse_step_line)
+        self._tail = StepLogTail(clock.run_dir)
         self._routes = RouteTail(clock.run_dir, self._names)
         self._chat_address: str | None = None
         self._epoch = time.time() - time.monotonic()
@@ -153,17 +150,11 @@ class Hub(Audience):
         """Send new lines and counts."""
         counted = 0.0
         while True:
-            read = self._tail.read()
-            lines = [line for line in read if "ids" in line]
-            if lines:
+            if lines := self._tail.read():
                 self._names.take(id for line in lines for id in (*line["ids"], *line.get("waiting", ())))
                 self._lines.extend(lines)
                 self._counters.count(lines)
                 self._pass_on(lines, [])
-            if self._what_if:
-                steps, parted = self._what_if.feed(read)
-                if steps or parted:
-                    self._pass_on(steps, parted)
             if routes := self._routes.read():
                 self._pass_on([], routes)
             self._look_at_the_clock()
@@ -178,11 +169,10 @@ class Hub(Audience):
             self._loop.call_soon_threadsafe(self._take_ask, event)
 
     def _first_events(self, feed: Feed) -> list[Event]:
-        steps, parted = (self._what_if.steps, self._what_if.events) if self._what_if else ((), ())
-        lines = [*self._lines, *self._held.values(), *steps]
+        lines = [*self._lines, *self._held.values()]
         head: HeadEvent = {**self.head, "chat": self._chat_address, "trouble": self._trouble}
-        others = (*parted, *self._routes.recent, *self._asked.values())
-        return [head, *feed.events(lines), *others, self._rows(), self._setting]
+        seen: list[Event] = [head, *feed.events(lines), *self._routes.recent, *self._asked.values()]
+        return [*seen, self._rows(), self._setting]
 
     def _take_ask(self, event: AskEvent) -> None:
         if "name" in event:

@@ -26,11 +26,9 @@ from labctl.pages.live.asking import Asker
 from labctl.pages.live.hub import LOOK_S, Audience, Hub, PageFollower, spell
 from labctl.pages.live.lines import clock_of
 from labctl.pages.live.page import document
-from labctl.pages.live.whatif import WhatIf
 from labctl.runtimes.record import Record
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labsched.log.lines import MODEL
 from labsched.vllm import reader
 
 MAX_BODY = 256 * 2**10
@@ -152,22 +150,15 @@ class WatchServer:
                 thread.join(5.0)
 
 
-def page_of_stack(
-    workspace: Workspace,
-    lab: Lab,
-    record: Record,
-    trouble: Callable[[bool], str | None],
-    other: Mapping[str, str] | None = None,
-) -> WatchServer:
-    """The server of a stack's page, not started yet; ``other`` are settings of a policy to show beside its own.
+def page_of_stack(workspace: Workspace, lab: Lab, record: Record, trouble: Callable[[bool], str | None]) -> WatchServer:
+    """The server of a stack's page, not started yet.
 
     ``trouble`` gives what is wrong with the stack, None if nothing is; True also asks its models.
 
-    Raises LabError: the stack does not answer, or cannot be replayed with these settings.
+    Raises LabError: the stack does not answer.
     """
     clock = clock_of(workspace, record)
-    what_if = WhatIf(record.stack, clock.run_dir, other) if other else None
-    hub = Hub(clock, record.endpoints.metrics, what_if)
+    hub = Hub(clock, record.endpoints.metrics)
     hub.trouble = trouble
     hub.chat = lambda: address.page_address(workspace, record.stack, address.CHAT)
     asker = Asker(record.endpoints.grpc, record.models, hub.tell)
@@ -182,9 +173,6 @@ def page_of_stack(
         "limit": clock.limit.why if clock.limit else "",
         "chosen": chosen.model if chosen else "",
     }
-    if what_if:
-        hub.head["what_if"] = [what_if.lane, what_if.policy, MODEL]
-        hub.head["models"].insert(record.models.index(MODEL) + 1, what_if.lane)
     return WatchServer(document(), hub, acts(asker, clock, record.endpoints.metrics))
 
 

@@ -33,7 +33,6 @@ def completed(*words: str) -> list[str]:
         (["up", "iterative", "--set", "kv_c"], ["kv_cache="]),
         (["run", "iterative", "--set", "strategy"], []),
         (["infer", "iterative", "-m", ""], ["simple-gpt2", "iterative-gpt2"]),
-        (["models", "load", "iterative", "s"], ["simple-gpt2"]),
         (["clock", "static-batching", "pause", "-m", "tensorrt"], ["tensorrt_llm"]),
         (["exercise", "check", "02"], ["02a", "02b", "02c", "02d", "02e", "02f"]),
     ],

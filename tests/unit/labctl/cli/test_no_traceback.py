@@ -21,7 +21,7 @@ from labctl.cli import main as entry
 COMMANDS = [
     words.split()
     for words in (
-        "list|status|infer|logs|reload|metrics|explain|predict|plan|compare|scale|models load|models unload|"
+        "list|status|infer|logs|reload|metrics|explain|predict|plan|compare|scale|"
         "clock|down|openai|"
         "exercise list|exercise show|exercise start|exercise solution|exercise reset|"
         "weights list|engines list|restart|render --output @/out"

@@ -17,7 +17,6 @@ SCRIPTS = (
     "quiz.js",
     "panels.js",
     "controls.js",
-    "whatif.js",
     "routes.js",
     "times.js",
     "watch.js",

@@ -49,9 +49,6 @@ class LaneView {
       this.sentences,
       this.mapBox);
     this.root.dataset.lane = lane.name;
-    this.whatIf = page.whatIf.is(lane);
-    this.root.classList.toggle("whatif", this.whatIf);
-    if (this.whatIf) this.root.firstChild.after((this.parted = el("div", { className: "parted" })));
     this.strip = new Strip(this.canvas, store, index);
     this.rows = [];
     this.listen();
@@ -125,7 +122,7 @@ class LaneView {
   /** A step, and the mark in it, in words. */
   words(step, place, seat) {
     const store = this.store;
-    const time = this.whatIf ? "" : `${(step.duration * 1e3).toFixed(1)} ms, ${(step.time - store.zero).toFixed(3)} s in; `;
+    const time = `${(step.duration * 1e3).toFixed(1)} ms, ${(step.time - store.zero).toFixed(3)} s in; `;
     const lines = [`step ${step.number}: ${time}batch of ${batchOf(step)}`];
     if (step.kv) lines.push(`KV blocks: ${step.kv.used} of ${step.kv.blocks}`);
     for (const { request: index, slot, prefill, tokens, blocks } of membersOf(step)) {
@@ -150,7 +147,6 @@ class LaneView {
     this.strip.resize(row);
     this.strip.future = !this.page.hidden;
     this.strip.draw(this.page.placeOf(this.index), this.hovered);
-    this.page.whatIf.mark(this.strip, this.page.placeOf(this.index));
   }
 
   update() {
@@ -160,7 +156,7 @@ class LaneView {
     if (page.live && lane.over()) now.seated.clear();
     const idle = now.step && !now.seated.size && !now.next?.length;
     // A paused or idle model makes no tokens: the rate of its last steps would be taken for its speed.
-    const still = idle || this.whatIf || (page.live && store.clock?.paused);
+    const still = idle || (page.live && store.clock?.paused);
     const rate = lane.rate(place, page.live ? Math.max(store.last, 0) : page.now);
     const bold = (textContent) => el("b", { textContent });
     this.facts.replaceChildren(idle ? "idle; the last batch " : "batch ", bold(size), ` of ${lane.seats} · step `, bold(number));
@@ -188,7 +184,6 @@ class LaneView {
       if (!sentences.length) sentences.push("No request has had a step yet.");
       renew(this.sentences, sentences, (textContent) => el("li", { textContent }));
     }
-    if (this.whatIf) page.whatIf.show(this);
   }
 
   waits(now, unseen) {

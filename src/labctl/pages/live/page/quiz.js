@@ -8,8 +8,8 @@ class Quiz {
     return Math.max(0, $("quizzed").selectedIndex);
   }
 
-  lane(name, disabled) {
-    $("quizzed").append(el("option", { textContent: name, disabled }));
+  lane(name) {
+    $("quizzed").append(el("option", { textContent: name }));
   }
 
   forget() {

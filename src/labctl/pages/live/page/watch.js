@@ -15,7 +15,6 @@ class Page {
     this.stale = true;
     this.head = { title: "", into: {}, send: [] };
     this.quiz = new Quiz(this);
-    this.whatIf = new WhatIf(this);
     this.routes = new Routes(this);
     this.times = new Times(this);
     this.stretch = 1; // of the seats' heights
@@ -59,7 +58,6 @@ class Page {
   take(events) {
     for (const event of events) {
       if (event.k === "head") this.restart(event);
-      else if (event.k === "what_if") this.whatIf.take(event);
       else if (event.k === "route") this.routes.take(event);
       else if (event.k === "chat") this.setChat(event.address);
       else if (event.k === "trouble") this.trouble = event.words;
@@ -71,7 +69,7 @@ class Page {
       const order = (other) => (this.head.models || []).indexOf(other.lane.model);
       const after = this.views.filter((other) => order(other) > order(view)).sort((a, b) => order(a) - order(b))[0];
       $("lanes").insertBefore(view.root, after ? after.root : null);
-      this.quiz.lane(view.lane.name, view.whatIf);
+      this.quiz.lane(view.lane.name);
     }
     this.stale = true;
     if (!CALM.matches) this.dirty = true;
@@ -97,7 +95,6 @@ class Page {
     if (head.chosen) $("model").value = head.chosen;
     this.setChat(head.chat);
     this.trouble = head.trouble;
-    this.whatIf.restart(head.what_if);
   }
 
   setChat(address) {
@@ -216,7 +213,6 @@ class Page {
   /** How many requests a lane has, in its seats and waiting. */
   requestsIn(index) {
     const lane = this.store.lanes[index], now = this.store.stateAt(index, this.placeOf(index));
-    if (this.whatIf.is(lane)) return 0;
     const seated = this.live && lane.over() ? [] : now.seated.values();
     return new Set([...seated, ...now.waiting, ...(now.next || [])]).size + this.unseen(lane).length;
   }
