@@ -131,27 +131,27 @@ def parse_source(spec: str) -> Source:
     """The source that a person wrote. Raises LabError: it is not a source, or names a shape that does not exist."""
     kind, colon, rest = spec.strip().partition(":")
     if colon and kind == "hub":
-        name, _, revision = rest.partition("@")
-        if _HUB_ID.fullmatch(name) and (not revision or _REVISION.fullmatch(revision)):
-            return Source("hub", name, revision or None)
+        name, at, revision = rest.partition("@")
+        if _HUB_ID.fullmatch(name) and (not at or _REVISION.fullmatch(revision)):
+            return Source("hub", name, revision if at else None)
     elif colon and kind == "shipped" and re.fullmatch(r"[\w.-]+", rest):
         return Source("shipped", rest)
     elif colon and kind == "random":
-        name, _, dtype = rest.partition("@")
+        name, at, dtype = rest.partition("@")
         if name not in random_weights.SHAPES:
             raise LabError(
                 f"there is no random shape '{name}'",
                 f"there are: {', '.join(random_weights.SHAPES)}",
                 code="random-shape-unknown",
             )
-        if dtype and dtype not in random_weights.DTYPES:
+        if at and dtype not in random_weights.DTYPES:
             known = ", ".join(random_weights.DTYPES)
             raise LabError(
                 f"random weights cannot be made in '{dtype}'",
                 f"it must be one of: {known}",
                 code="random-dtype-unknown",
             )
-        return Source("random", name, dtype or None)
+        return Source("random", name, dtype if at else None)
     elif colon and kind == "local" and rest:
         return Source("local", str(typed_path(rest)))
     elif spec.strip() and (not colon or spec.startswith(("/", "./", "../", "~"))):

@@ -33,7 +33,6 @@ def pull(spec: str, workspace: Workspace) -> Path:
     [
         ("hub:org/model@abc123", "hub", "org/model", "abc123"),
         ("hub:gpt2", "hub", "gpt2", None),
-        ("hub:gpt2@", "hub", "gpt2", None),
         ("shipped:tiny-gpt2", "shipped", "tiny-gpt2", None),
         ("random:gpt2", "random", "gpt2", None),
         ("random:llama-100m@bfloat16", "random", "llama-100m", "bfloat16"),
@@ -49,7 +48,7 @@ def test_a_source_is_read(spec: str, kind: str, name: str, revision: str | None)
 @pytest.mark.parametrize(
     ("spec", "code"),
     [
-        *[(spec, "model-source-invalid") for spec in ("", "hub:", "hub:a b", "ftp://x", "shipped:../x")],
+        *[(spec, "model-source-invalid") for spec in ("", "hub:", "hub:a b", "hub:a/b@", "ftp://x", "shipped:../x")],
         ("random:nope", "random-shape-unknown"),
         ("random:gpt2@int3", "random-dtype-unknown"),
     ],
