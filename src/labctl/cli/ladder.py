@@ -9,10 +9,9 @@ import click
 
 from labctl.cli.console import say
 from labctl.contention import Patience
-from labctl.learn import growing, sandbox
+from labctl.learn import growing, ladder, sandbox
 from labctl.workspace import Workspace
 from labkit.errors import LabError
-from labkit.evidence import ladder
 from labkit.tables import format_table
 
 WORD = "ladder"

@@ -11,9 +11,8 @@ from exercise_cases import EXERCISES, begin_in
 from lab_errors import is_lab_error
 
 from labctl.cli.main import cli
-from labctl.learn import growing
+from labctl.learn import growing, ladder
 from labctl.learn.exercise import find_exercise
-from labkit.evidence import ladder
 
 
 @pytest.fixture
