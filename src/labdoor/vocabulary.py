@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from labdoor.errors import ApiError
 from labdoor.requests import Message
-from labkit.client.chat_template import ChatTemplate, end_id_of, read_object, unreadable_tokenizer
+from labkit.client.chat_template import ChatTemplate, end_id_of, object_in, unreadable_tokenizer
 from labkit.errors import LabError
 
 SHORT, PIECE = 2**11, 2**16  # characters of a text that are counted at once: in the loop; in a thread
@@ -47,7 +47,7 @@ class Vocabulary:
         try:
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
             tokenizer.no_truncation()
-            model = read_object(path / "config.json")
+            model = object_in(path / "config.json")
         except Exception as error:  # the tokenizers library raises no type of its own
             raise unreadable_tokenizer(folder, error) from None
         context = model.get("max_position_embeddings") or model.get("n_positions")

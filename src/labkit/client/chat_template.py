@@ -42,7 +42,7 @@ class ChatTemplate:
         if not (path / "tokenizer.json").is_file():
             return None
         try:
-            words = read_object(path / "tokenizer_config.json")
+            words = object_in(path / "tokenizer_config.json")
             source = words.get("chat_template")
             if isinstance(source, list):  # several by name
                 source = next((named["template"] for named in source if named["name"] == "default"), None)
@@ -64,13 +64,13 @@ class ChatTemplate:
 def end_id_of(folder: str) -> int | None:
     """Read which token ends a text of the model in a folder; None where that is not one token. Raises LabError."""
     try:
-        end_id = read_object(Path(folder) / "config.json").get("eos_token_id")
+        end_id = object_in(Path(folder) / "config.json").get("eos_token_id")
     except (OSError, ValueError) as error:
         raise unreadable_tokenizer(folder, error) from None
     return end_id if isinstance(end_id, int) else None
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def object_in(path: Path) -> dict[str, Any]:
     """Read the object in a JSON file; {} where there is no file. Raises ValueError: it holds something else."""
     return json_object(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
