@@ -41,9 +41,11 @@ class EditedFile(TypedDict):
 def find_edits(stack: PlannedStack) -> dict[str, list[Path]]:
     """What a person has edited since the stack was brought up or last reloaded: the files of each model.
 
-    Raises LabError where it cannot be rendered.
+    The models are in the order in which they can be loaded: an ensemble comes after its members. Raises LabError where
+    it cannot be rendered.
     """
-    return repository.find_differences(stack.plan.request)
+    found = repository.find_differences(stack.plan.request)
+    return {model: found[model] for model in stack.plan.served.models if model in found}
 
 
 def edit_report(stack: PlannedStack) -> list[EditedFile]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,6 +108,19 @@ def test_a_reload_names_the_parameters_that_no_template_uses_any_more(tmp_path: 
     # Nothing differs from what is served, so nothing is loaded.
     assert edits.load_differing(SimpleNamespace(session=session, plan=plan)) == []  # type: ignore[arg-type]
     assert listener.notes == ["setting max_candidate_sequences has no effect: no template uses it"]
+
+
+def test_an_ensemble_that_was_edited_is_loaded_after_its_members(tmp_path: Path) -> None:
+    """Triton refuses one whose members are as they were: a larger batch must be theirs first."""
+    workspace = Workspace(ROOT, tmp_path)
+    lab, stack = load_catalog(workspace).stack("codegen")
+    plan = make_plan(workspace, lab, stack, Options(), tmp_path / "served")
+    repository.render_repository(plan.request)
+    for config in (tmp_path / "served").glob("*/config.pbtxt"):
+        config.write_text(f"{config.read_text()}# edited\n")
+    edited = [*edits.find_edits(SimpleNamespace(plan=plan))]  # type: ignore[arg-type]
+    members = set(re.findall(r'model_name: "([^"]+)"', (tmp_path / "served" / "ensemble" / "config.pbtxt").read_text()))
+    assert len(members) == 3 and members == {*edited[: edited.index("ensemble")]}
 
 
 def test_what_is_rendered_for_a_reload_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
