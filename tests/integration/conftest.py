@@ -27,13 +27,16 @@ UP: dict[str, tuple[str, LabServer]] = {}  # by stack: how it was asked for, and
 @pytest.fixture(autouse=True)
 def unstuck(checkout: Path) -> Iterator[None]:
     """A server that a test has left stuck is restarted, where it was: the tests after it have nothing to do with that.
+    Of one that has ended, a test that fails shows the log.
 
     Triton 2.51's gRPC front can lock itself up (seen once): a thread that reads a stream and one that answers on it
     take the same two mutexes in opposite order. Every model behind it then waits for ever.
     """
     yield
     for stack, (_, server) in UP.items():
-        if said := faults.stuck_sentences(server.run_dir):
+        if not server_api.is_live(server.http):
+            print(f"{stack} has ended; its log ends so:\n{server.log_file.read_text(errors='replace')[-2000:]}")
+        elif said := faults.stuck_sentences(server.run_dir):
             print(f"{stack} is restarted: {'; '.join(said)}")
             labctl("restart", stack, root=checkout)
 

@@ -9,10 +9,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Any
 
-import gpt2_streams
 import pytest
 import torch
 from gpt2_streams import Stream, ask
@@ -206,16 +204,15 @@ def test_the_same_text_streams_over_http(server: Any, model: Any, alone: Any, to
     assert_right(alone, tokenizer, PROMPTS[0], 8, "".join(event["text_output"] for event in events))
 
 
+# Over HTTP: a gRPC stream whose client has gone may end Triton 2.51 (docs/operate/security.md).
 KILLED_CLIENT = """
-import sys
-sys.path.insert(0, {folder!r})
-from gpt2_streams import Stream
-stream = Stream({grpc!r}, {model!r})
-stream.send("0", b"I have lived in Seoul", {{"max_tokens": 60, "ignore_eos": True}})
-stream.next()
-print("streaming", flush=True)
-while True:
-    stream.next()
+import json, urllib.request
+body = {{"text_input": "I have lived in Seoul", "max_tokens": 60, "ignore_eos": True}}
+request = urllib.request.Request("http://{http}/v2/models/{model}/generate_stream", json.dumps(body).encode())
+with urllib.request.urlopen(request) as stream:
+    stream.readline()
+    print("streaming", flush=True)
+    stream.read()
 """
 
 
@@ -223,7 +220,7 @@ while True:
 def test_a_client_killed_in_mid_stream_leaves_no_sequence_behind(
     server: Any, model: Any, alone: Any, tokenizer: Any
 ) -> None:
-    script = KILLED_CLIENT.format(folder=str(Path(gpt2_streams.__file__).parent), grpc=server.grpc, model=model)
+    script = KILLED_CLIENT.format(http=server.http, model=model)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout
         assert client.stdout.readline() == "streaming\n"
