@@ -21,7 +21,6 @@ from labctl.stack.faults import stuck_sentences
 from labctl.triton import server_api
 from labkit.client import identity, metrics, trtllm
 from labkit.client.ask import InFlightClient, TextStream, UnaryClient, kind_of
-from labkit.client.load import closed_loop
 from labkit.client.sequences import SequenceClient
 from labkit.client.text_model import TextModel
 from labkit.errors import LabError
@@ -90,23 +89,22 @@ class Trial:
             self.wait(client, *records)
         return records
 
-    def users(self, count: int, model: str, requests: Sequence[tuple[str, int]]) -> list[RequestRecord]:
-        """``count`` users, each of whom asks again when it is answered, until all requests (prompt, tokens) are.
+    def gathered(self, model: str, requests: Sequence[tuple[str, int]], at: str) -> list[RequestRecord]:
+        """Send requests (prompt, tokens) to a model that answers once; hold ``at``, a part of it, until all are there.
 
-        Raises TooBusy. Raises LabError: an answer was an error, or did not come within ``patience`` seconds.
+        So their batches are those of the configuration, however slowly a busy machine hands requests over. Raises as
+        :meth:`wait`, and Stuck: they did not arrive.
         """
 
-        def send(stream: TextStream, number: int) -> RequestRecord:
-            return self.ask(stream, model, *requests[number])
+        def there() -> int:
+            return self._clock.held_requests(at) + int(self.counters().models[at].pending)
 
-        self._text_model(model)
-        patience = self.patient(self.patience)
-        try:
-            return closed_loop(self.endpoints.grpc, count, len(requests), send, self.patience)
-        except LabError as error:
-            if error.code == "requests-unended" and patience.left():
-                raise TooBusy(f"{count} users had no answer for {self.patience:g} s") from error
-            raise
+        with self.unary() as client:
+            with self._held(at):
+                records = [self.ask(client, model, prompt, tokens) for prompt, tokens in requests]
+                self._await_arrived(len(records), client, records, there)
+            self.wait(client, *records)
+        return records
 
     def sequences(self, model: str) -> SequenceClient:
         """A client of a model behind a sequence batcher, over HTTP; use as a context manager."""
@@ -225,29 +223,35 @@ class Trial:
                 self.wait(stream, record)
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
-        """While the block runs, the engine begins only the steps that are granted one by one."""
-        self._clock.pause(trtllm.MODEL)
+    def _held(self, model: str = trtllm.MODEL) -> Iterator[None]:
+        """While the block runs, the model begins only the steps that are granted one by one."""
+        clock = Clock(self.run_dir, (model,), HELD)
+        clock.pause()
         try:
             yield
         finally:
-            self._clock.run(trtllm.MODEL)
+            clock.run()
 
-    def _await_arrived(self, count: int, client: InFlightClient, records: Sequence[RequestRecord]) -> None:
-        """Until so many requests are in the engine, by its own account.
+    def _await_arrived(
+        self,
+        count: int,
+        client: InFlightClient,
+        records: Sequence[RequestRecord],
+        counted: Callable[[], int] | None = None,
+    ) -> None:
+        """Until so many requests are there: in the engine by its own account, or as ``counted`` says.
 
         ``client``: the connection on which ``records`` were sent. Raises Stuck: they did not arrive. Raises LabError:
         one of them was refused, or the connection broke.
         """
         for _ in self._looks(THERE_S):
-            if (there := self._clock.held_requests(trtllm.MODEL)) >= count:
+            there = counted() if counted else self._clock.held_requests(trtllm.MODEL)
+            if there >= count:
                 return
             if refused := next((record for record in records if record.error), None):
                 raise LabError(f"{refused.model} answered with an error", refused.error, code="model-error")
             client.check()
-        raise Stuck(
-            f"{there} of {count} requests had arrived in the engine after {THERE_S:g} s", code="requests-missing"
-        )
+        raise Stuck(f"{there} of {count} requests had arrived after {THERE_S:g} s", code="requests-missing")
 
     @property
     def _clock(self) -> Clock:

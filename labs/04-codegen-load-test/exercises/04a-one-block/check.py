@@ -1,10 +1,10 @@
-"""Sixteen users, who each wait for an answer before the next request: how large are the batches by the counters?"""
+"""Sixteen users ask at once, four times: how large are the batches by the counters?"""
 
 from collections import Counter
 
 MODEL = "codegen-350M-mono-gptj"
 PROMPTS = ("def add(a, b):", "def is_prime(n):", "def count_vowels(text):", "def double(n):", "def largest(items):")
-USERS = 16
+USERS, ROUNDS = 16, 4
 MOST_DELAY_US = 100_000
 
 ONE_BY_ONE = "the requests were handed over one by one: is `dynamic_batching` in config.pbtxt?"
@@ -20,10 +20,10 @@ DELAYED = (
 
 
 def check(trial):
-    requests = [(trial.rng.choice(PROMPTS), trial.rng.randint(20, 28)) for _ in range(4 * USERS)]
+    requests = [[(trial.rng.choice(PROMPTS), trial.rng.randint(20, 28)) for _ in range(USERS)] for _ in range(ROUNDS)]
     before = trial.counters()
-    records = trial.users(USERS, "ensemble", requests)
-    wanted = before.models[MODEL].inferences + len(requests)
+    records = [record for asked in requests for record in trial.gathered("ensemble", asked, MODEL)]
+    wanted = before.models[MODEL].inferences + len(records)
     counted = trial.wait_for(trial.counters, lambda now: now.models[MODEL].inferences >= wanted).since(before)
     mean = counted.models[MODEL].mean_batch
     instances = len({step.instance for step in trial.steps(MODEL)})
@@ -36,8 +36,8 @@ def check(trial):
     answers = Counter(record.prompt for record in records if record.ok)
     trial.expect(
         "requests answered",
-        len(requests),
+        ROUNDS * USERS,
         answers.total(),
-        answers.total() == len(requests),
+        answers.total() == ROUNDS * USERS,
         "a request was not answered: what turned it away?",
     )

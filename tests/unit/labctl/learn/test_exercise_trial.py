@@ -81,22 +81,6 @@ def test_what_waits_for_a_processor_all_the_time_is_not_judged(
         wait(trial, client, client.send_inputs("m", "a prompt", []))
 
 
-@pytest.mark.parametrize(("stretched", "code"), [(True, "machine-busy"), (False, "requests-unended")])
-def test_users_who_are_not_answered_accuse_no_learner_where_the_machine_was_busy(
-    trial: Trial, monkeypatch: pytest.MonkeyPatch, stretched: bool, code: str
-) -> None:
-    def unanswered(endpoint: str, count: int, requests: int, send: object, timeout: float) -> None:
-        with Silent() as client:
-            client.wait(client.send_inputs("m", "a prompt", []), timeout=timeout)
-
-    monkeypatch.setattr("labctl.learn.trial.closed_loop", unanswered)
-    monkeypatch.setattr(trial, "_text_model", lambda model: None)
-    limit = Patience(1000.0) if stretched else Patience(0.01, lambda: 0.0)
-    monkeypatch.setattr(trial, "patient", lambda seconds: limit)
-    with lab_error(code):
-        trial.users(2, "m", [("a prompt", 1)])
-
-
 def test_a_model_that_says_itself_that_it_hangs_is_judged_on_a_busy_machine_too(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
