@@ -26,6 +26,8 @@ def check(trial):
     requests = list(zip(prompts, trial.rng.sample(range(4, 16), 6), strict=True))
     records = trial.at_once("llama-python-batched", requests)
     steps = trial.steps("llama-python-batched")
+    if max((step.batch for step in steps), default=0) == 1:  # Triton batches what waits, and nothing did
+        raise trial.TooBusy("the prompts came to the model one by one")
     largest = max((step.more["widest"] for step in steps), default=0)
     trial.expect("rows of the largest forward pass", "more than 1", largest, largest > 1, ALONE)
     parted = sum(step.more["widest"] < step.batch for step in steps)
