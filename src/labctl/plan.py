@@ -36,7 +36,7 @@ class Plan:
             or another engine serves.
         effective: what will be in force where it differs from what was asked (see ``labctl status``).
         notices: what a person should know of the options before anything starts.
-        gpu: those that its servers may take, by number or UUID with commas between; None leaves it to the driver.
+        gpu: the GPUs that its servers may take, by number or UUID, separated by commas; None: the driver chooses.
     """
 
     lab: Lab

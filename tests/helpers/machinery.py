@@ -153,7 +153,7 @@ def runtime(root: Path, name: str = "compose") -> Runtime:
 
 
 def names_left(root: Path) -> set[str]:
-    """The names of all stacks of a checkout of which something may be left, on either runtime."""
+    """Return the names of all stacks of a checkout that may have left something behind, on either runtime."""
     return Session(Workspace(root, root / "cache"), Catalog(()), Silent()).look()[0]
 
 

@@ -70,7 +70,7 @@ def gpus_of_server(named: str | None, ranks: int, replica: int | None = None) ->
     """The GPUs of a server, as ``CUDA_VISIBLE_DEVICES`` names them: each replica has its own. None leaves them open.
 
     Args:
-        named: those that all servers may take, with commas between; None are all of this machine.
+        named: the GPUs that all servers may take, separated by commas; None means all of this machine.
         ranks: GPUs of each server.
         replica: its number, from 1; None for a stack's only server.
 

@@ -78,7 +78,7 @@ class _TooLate(Exception):
 
 @dataclass
 class _Judged:
-    """What a plan needs of a replay's steps, of which none is kept.
+    """Keep what a plan needs to know of a replay's steps, instead of the steps.
 
     Attributes:
         came: when each request did that has no token yet, in order of arrival.

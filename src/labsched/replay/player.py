@@ -130,7 +130,7 @@ class Replay:
             recorded steps, and time stands still.
         gather_s: how long an idle server waits for the rest of a static batch, in the same unit.
         in_flight: send the next request when one ends, as a client with so many in flight; 0: at the recorded times.
-        seen: is called with each computed step, of which only the last is kept then.
+        seen: called with each computed step; the replay then keeps only the last one.
     """
 
     scheduler: Scheduler
