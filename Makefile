@@ -58,7 +58,7 @@ learn: $(READY) ## exercises as one screen (ARGS=iterative: those of one lab)
 
 test: WORKERS ?= -n 2
 test: TESTS ?= tests/unit tests/integration/test_each_lab_answers.py
-test: $(READY) ## unit tests, and one real answer from each lab: 3 to 7 minutes (TESTS=PATH: these instead)
+test: $(READY) ## unit tests, and one real answer from each lab: 3 to 8 minutes (TESTS=PATH: these instead)
 	@$(PYTEST) $(WORKERS) -o faulthandler_timeout=120 -m "not night" $(TESTS) $(ARGS)
 
 test-all: $(READY) ## all that CI runs: servers on this machine, containers if a Docker engine answers, a browser

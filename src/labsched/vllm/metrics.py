@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, build_opener
 
 from labsched.errors import LabError
 
 WINDOW_S, LONGEST_WINDOW_S = 60.0, 86_400.0
 TIMEOUT_S, MOST_BYTES = 10.0, 4 * 2**20  # of a page: vLLM's has about 0.1 MiB
-PAGE = "http://127.0.0.1:8000/metrics"
+REMEDY = "give the address of a vLLM that runs, such as http://127.0.0.1:8000/metrics"
 LABEL = r'[a-zA-Z_]\w*="(?:[^"\\]|\\.)*"'
 SAMPLE = re.compile(rf"(?:vllm:)?(?P<name>\w+)(?:\{{(?P<labels>(?:{LABEL},?)*)\}})? (?P<value>\S+)(?: -?\d+)?")
 BOUND = re.compile(r'(?:^|,)le="([^"]*)"')
@@ -74,7 +74,7 @@ def explain_metrics(
     window_s = WINDOW_S if window_s is None else window_s
     if not 0 < window_s <= LONGEST_WINDOW_S:
         why = f"it has more than 0 s, and at most {LONGEST_WINDOW_S:,.0f}"
-        raise LabError(f"{window_s} s are no window", why, "--window 60", code="metrics-window")
+        raise LabError(f"{window_s} s are no window", why, "say --window 60", code="metrics-window")
     before = _samples(url)
     tell(f"{window_s:,.0f} s until the second look")
     time.sleep(window_s)
@@ -90,7 +90,8 @@ def explain_metrics(
     running, waiting = after.get(("num_requests_running", "")), after.get(("num_requests_waiting", ""))
     if not (ended := more(f"{WHOLE}_count")):
         there = f"{running or 0:,.0f} run and {waiting or 0:,.0f} wait"
-        raise LabError(f"no request ended in {window_s:,.0f} s", there, "--window 600", code="metrics-idle")
+        what = f"no request ended in {window_s:,.0f} s"
+        raise LabError(what, there, "look for longer: --window 600", code="metrics-idle")
     parts = {part: 1e3 * more(f"{PHASE.format(part)}_sum") / ended for part in PHASES}
     parts["front_end"] = max(0.0, 1e3 * more(f"{WHOLE}_sum") / ended - sum(parts.values()))
     first_tokens, queries = more(f"{FIRST_TOKEN}_count"), more("prefix_cache_queries_total")
@@ -160,7 +161,7 @@ def _samples(url: str) -> Samples:
         if missing := [name for name in needed if (name, "") not in found]:
             raise ValueError(f"it has no vllm:{missing[0]}")
     except ValueError as error:
-        raise LabError(f"{url} is not the metrics of a vLLM", str(error), PAGE, code="metrics-foreign") from error
+        raise LabError(f"{url} is not the metrics of a vLLM", str(error), REMEDY, code="metrics-foreign") from error
     return found
 
 
@@ -185,5 +186,6 @@ def _page(url: str) -> bytes:
     reader.join(TIMEOUT_S)
     body = done[0] if done else TimeoutError(f"it was not there after {TIMEOUT_S:.0f} s")
     if isinstance(body, Exception):
-        raise LabError(f"{url} cannot be read", str(body), PAGE, code="metrics-unreadable") from body
+        why = str(body.reason) if type(body) is URLError else str(body)
+        raise LabError(f"{url} cannot be read", why, REMEDY, code="metrics-unreadable") from body
     return body
