@@ -75,7 +75,7 @@ class Server:
             file = rerun.log_of(self.run_dir, Path(folder) / "steps-played.jsonl", began, records)
             return recording.read_recording(file).since_sent({record.id: record.start for record in records}).numbered()
 
-    def timed(self, arrivals: Sequence[Arrival], in_flight: int = 0) -> list[Any]:
+    def timed(self, arrivals: Sequence[Arrival], in_flight: int | None = None) -> list[Any]:
         return rerun.send_on_time(self.endpoint, arrivals, VOCABULARY, in_flight, 600.0)
 
 

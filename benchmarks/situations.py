@@ -41,7 +41,7 @@ class Situation:
     behind: str = ""
     lost: bool = False
     prefixes: str = ""
-    in_flight: int = 0
+    in_flight: int | None = None
     device: Device = field(default_factory=Device)
 
 

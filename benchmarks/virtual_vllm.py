@@ -121,7 +121,7 @@ def serve(
     arguments: Mapping[str, Any],
     device: Device,
     folder: Path | None = None,
-    in_flight: int = 0,
+    in_flight: int | None = None,
     rank: int = 0,
     seed: int = 1,
 ) -> Run:
@@ -130,7 +130,7 @@ def serve(
     Args:
         arguments: of `vllm.EngineArgs`, beside DEFAULT.
         folder: for a recording; None: none is made.
-        in_flight: the next request comes when one of so many ends; 0: at their times.
+        in_flight: the next request comes when one of so many ends; None: at their times.
         rank: of data parallelism.
     """
     from labsched.vllm import recorder
@@ -195,7 +195,7 @@ class _Server:
             self._hasher = get_request_block_hasher(BLOCK, algorithm)
         self._device, self._clock, self._chance = device, clock, chance
 
-    def play(self, load: Sequence[Sent], in_flight: int) -> Run:
+    def play(self, load: Sequence[Sent], in_flight: int | None) -> Run:
         from vllm.v1.outputs import ModelRunnerOutput
         from vllm.v1.request import RequestStatus
 

@@ -41,17 +41,20 @@ class SignalStack(ctypes.Structure):
 
 STACK = SignalStack()
 # How long an example takes, or its making, says how busy this machine is; a fixture of a function serves all examples.
-settings.register_profile(
-    "labs", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
-settings.load_profile("labs")
+# They are the same in every run, so that nobody's first run is red by the draw; --chaos draws others, by its seed.
+CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+settings.register_profile("same", CALM, derandomize=True)
+settings.register_profile("drawn", CALM)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """The same environment in a terminal, in the background, under nohup and in CI. Children inherit it.
 
     A shell's background job ignores SIGINT, and what a process ignores its children ignore, too.
     """
+    seed = config.getoption("--chaos")
+    settings.load_profile("same" if seed is None else "drawn")
+    config.option.hypothesis_seed = seed if config.option.hypothesis_seed is None else config.option.hypothesis_seed
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)

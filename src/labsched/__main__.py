@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, text: str, answer: Command) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text)
         made.add_argument("result", metavar="DIR", help="the folder of LABS_RECORD, or a file in it")
-        made.add_argument("--phase", default="", metavar="NAME", help="one of its recordings; the newest if not given")
+        made.add_argument("--phase", metavar="NAME", help="one of its recordings; the newest if not given")
         made.add_argument("--json", action="store_true", help="print the same as one JSON document")
         made.set_defaults(answer=answer)
         return made
@@ -77,9 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     predict = command("predict", "what other settings would have done", _predict)
     predict.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting; may be repeated")
-    predict.add_argument(
-        "--in-flight", type=int, default=0, metavar="N", help="the next request comes when one of N ends"
-    )
+    predict.add_argument("--in-flight", type=int, metavar="N", help="the next request comes when one of N ends")
     plan = command("plan", "the smallest setting that keeps 99 %% of the requests within limits", _plan)
     plan.add_argument("--slo", required=True, metavar="LIMITS", help='such as "ttft<500ms,tpot<60ms"')
     plan.add_argument("--rate", type=float, required=True, metavar="R", help="requests per second, with random gaps")
@@ -136,7 +134,7 @@ def _read(asked: argparse.Namespace) -> Recording:
     return read.in_turn(clients.sent_requests(read))
 
 
-def _predictor(read: Recording, in_flight: int = 0, slo: Slo | None = None) -> answer.Predictor:
+def _predictor(read: Recording, in_flight: int | None = None, slo: Slo | None = None) -> answer.Predictor:
     """What predicts from a recording: of vLLM, by vLLM's scheduler. Raises LabError: it is not here."""
     if not read.settings.vllm:
         return answer.Predictor.of(read, in_flight, slo, player.replay, tell=_tell)

@@ -24,7 +24,7 @@ class Because(NamedTuple):
     other reasons need no number that the batch does not show.
     """
 
-    why: str = ""  # "": no request waits, or it is not known
+    why: str | None = None  # None: no request waits, or it is not known
     numbers: Mapping[str, int] = {}
 
 

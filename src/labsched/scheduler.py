@@ -201,7 +201,7 @@ class Scheduler:
         return admitted, [], Because()
 
     def _refusal(self, request: Request, places: int) -> Because:
-        """Why a request cannot join the batch, as planned so far; an empty reason if it can."""
+        """Why a request cannot join the batch, as planned so far; no reason if it can."""
         if places <= 0:
             return Because("no slot" if len(self.running) >= self.max_running else "batch closed")
         need, used, reserve = self.memory.need(request), self.blocks_used, self.reserve()

@@ -25,8 +25,8 @@ class Step:
     ids: Sequence[str] = ()
     began: float = 0.0
     over: float = 0.0
-    model: str = ""
-    instance: str = ""
+    model: str | None = None
+    instance: str | None = None
     phase: str = ""
     tokens: Sequence[int] = ()
     made: list[int] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Step:
     ended: Mapping[str, str] = field(default_factory=dict)
     waiting: Sequence[str] = ()
     queue: int | None = None
-    why: str | Sequence[str] = ""
+    why: str | Sequence[str] | None = None
     because: Mapping[str, int] | None = None
     tenants: Mapping[str, int] | None = None
     kv_blocks_used: int | None = None
@@ -100,7 +100,8 @@ class Step:
     @property
     def whys(self) -> list[str]:
         """Why each of `waiting` waits. A line has one reason for all, or one each."""
-        given = [] if isinstance(self.why, str) else [str(reason) or NOT_RECORDED for reason in self.why]
+        each = () if self.why is None or isinstance(self.why, str) else self.why
+        given = [reason or NOT_RECORDED for reason in each]
         return (given + [self._why_all] * len(self.waiting))[: len(self.waiting)]
 
     @property
@@ -110,7 +111,7 @@ class Step:
 
     @property
     def _why_all(self) -> str:
-        return self.why or NOT_RECORDED if isinstance(self.why, str) else NOT_RECORDED
+        return self.why if self.why and isinstance(self.why, str) else NOT_RECORDED
 
     def renamed(self, names: Callable[[Iterable[str]], list[str]]) -> Step:
         """The same step with other names of its requests."""

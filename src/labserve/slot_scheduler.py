@@ -31,9 +31,9 @@ class SlotRequest:
     name: str = ""  # in the step log
     tenant: str = ""
     finished: bool = False
-    why: str = ""  # it has finished, in the step log's word: "length", "stop" (the end token), "failed"
+    why: str | None = None  # it has finished, in the step log's word: "length", "stop" (the end token), "failed"
     error: Exception | None = None  # that it is answered with
-    piece: str = ""  # the text that the last step has made,
+    piece: str = ""  # the text that the last step has made (which may be none yet of a character),
     outputs: dict[str, str] = field(default_factory=dict)  # and the outputs beside it, such as `logprobs`
     running: bool = False  # it holds a slot
     cut: bool = False  # a response could not be sent (labserve.request.ServedRequest)
@@ -163,7 +163,7 @@ class SlotScheduler:
 
     def plan_of(self, batch: list[Any], waiting: Sequence[Any] = (), admitted: Sequence[Any] = ()) -> StepPlan:
         """Plan a step of this batch. `admitted` are in it and join with it; `waiting` could have been in it."""
-        return StepPlan([], [*admitted], batch, [*waiting], Shares("", [], []), Because("no slot" if waiting else ""))
+        return StepPlan([], [*admitted], batch, [*waiting], Shares("", [], []), Because("no slot" if waiting else None))
 
     def step(self, plan: StepPlan) -> Step:
         """Carry out a plan, compute one step, and let go of the requests that end with it."""

@@ -101,9 +101,10 @@ def _letters(run_dir: Path, held: Collection[Line]) -> Mapping[str, str]:
 def _describe_held(model: str, state: Line, names: Mapping[str, str]) -> str:
     """The step that a clock holds back: its requests, and those that will have to wait."""
     from labkit.evidence.steplog import refusal_reason
+    from labsched.step import NOT_RECORDED
 
     batch, waiting = ([names.get(id, id) for id in state.get(key, ())] for key in ("ids", "waiting"))
     line = f"{model}: the next step is of {', '.join(batch) or 'nobody'}"
     if waiting:
-        line += f"; {', '.join(waiting)} will wait: {refusal_reason({'why': '', **state})}"
+        line += f"; {', '.join(waiting)} will wait: {refusal_reason(state) or NOT_RECORDED}"
     return line

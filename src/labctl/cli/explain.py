@@ -36,7 +36,7 @@ SHOWN = 5  # requests that an error names
 @click.argument("source", metavar="RESULT|STACK|URL", shell_complete=completion.stacks_or_files)
 @click.argument("request_or_b", metavar="[REQUEST]", default="")
 @click.option("--diff", is_flag=True, help="Show the first step at which two runs of the same requests part.")
-@click.option("--phase", default="", metavar="NAME", help="Without REQUEST: the phase to explain (steps-NAME.jsonl).")
+@click.option("--phase", metavar="NAME", help="Without REQUEST: the phase to explain (steps-NAME.jsonl).")
 @click.option(
     "--picture",
     type=opt.FILE,
@@ -58,7 +58,7 @@ def explain_command(
     source: str,
     request_or_b: str,
     diff: bool,
-    phase: str,
+    phase: str | None,
     picture: Path | None,
     start: str | None,
     end: str | None,
@@ -120,7 +120,7 @@ def _is_result(word: str) -> bool:
 
 def _show_causes(
     result: Path,
-    phase: str,
+    phase: str | None,
     picture: Path | None,
     window: tuple[str | None, str | None],
     client: Path | None,

@@ -41,7 +41,7 @@ def pace_list_command(json_output: bool) -> None:
 @result_argument
 @phase_option
 @opt.as_json
-def measure_(result: Path, phase: str, json_output: bool) -> None:
+def measure_(result: Path, phase: str | None, json_output: bool) -> None:
     """Make a device of the steps that were recorded in RESULT.
 
     RESULT is a folder below results/, or one steps-PHASE.jsonl of it.

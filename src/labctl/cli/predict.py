@@ -30,7 +30,7 @@ result_argument = click.argument("result", type=opt.A_PATH)
 strict_option = click.option(
     "--strict", is_flag=True, help="Refuse steps that are far from every recorded size, instead of extrapolating."
 )
-phase_option = click.option("--phase", default="", metavar="NAME", help="The phase to predict from (steps-NAME.jsonl).")
+phase_option = click.option("--phase", metavar="NAME", help="The phase to predict from (steps-NAME.jsonl).")
 in_flight_option = opt.number_option(
     "--in-flight",
     None,
@@ -61,7 +61,7 @@ class _ReplayOptions:
     ``in_flight``: the next request comes when one of so many ends; 0: at the recorded times; None: as it was recorded.
     """
 
-    phase: str
+    phase: str | None
     strict: bool
     in_flight: int | None = 0
     slo: str = ""
@@ -144,7 +144,7 @@ def predict_command(
 @phase_option
 @strict_option
 @opt.result_output
-def plan_command(result: Path, slo: str, rate: float, phase: str, strict: bool, shown: opt.ResultOutput) -> None:
+def plan_command(result: Path, slo: str, rate: float, phase: str | None, strict: bool, shown: opt.ResultOutput) -> None:
     """Find the smallest setting and number of replicas that keep 99 % of requests within limits.
 
     The requests are those of RESULT, at R per second. The knee is the highest rate that one replica keeps up.
@@ -252,10 +252,10 @@ def _predictor(result: Path, how: _ReplayOptions) -> Predictor:
     read = read.in_turn(clients.sent_requests(read))
     limits = Slo.parse(how.slo) if how.slo else None
     name = Path(read.source).name.removeprefix("steps-").removesuffix(".jsonl")
-    in_flight = how.in_flight
-    if in_flight is None:
+    in_flight = how.in_flight or None
+    if how.in_flight is None:
         number = name.removesuffix(IN_FLIGHT)
-        in_flight = int(number) if name.endswith(IN_FLIGHT) and number.isdigit() else 0
+        in_flight = int(number) if name.endswith(IN_FLIGHT) and number.isdigit() else None
     if read.settings.beyond:
         change_vllm_settings(read.settings, {})  # it is refused before vLLM is started
     if read.settings.vllm:

@@ -20,10 +20,10 @@ def trace_command() -> None:
 @trace_command.command("convert")
 @click.argument("source", type=opt.A_PATH)
 @click.argument("file", type=opt.FILE)
-@click.option("--phase", default="", metavar="NAME", help="The phase of a recording (steps-NAME.jsonl).")
+@click.option("--phase", metavar="NAME", help="The phase of a recording (steps-NAME.jsonl).")
 @opt.block_size_option
 @opt.unit_option
-def convert_command(source: Path, file: Path, phase: str, block_size: int | None, unit: str | None) -> None:
+def convert_command(source: Path, file: Path, phase: str | None, block_size: int | None, unit: str | None) -> None:
     """Write the requests of SOURCE into FILE.csv, or as a Mooncake trace into FILE.jsonl.
 
     SOURCE is a recording (a folder below results/, or of a vLLM of your own), or a trace. A Mooncake trace also has the

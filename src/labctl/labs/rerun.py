@@ -53,7 +53,7 @@ def as_sent(arrivals: Sequence[Arrival]) -> list[Arrival]:
 
 
 def send_on_time(
-    endpoint: str, arrivals: Sequence[Arrival], vocabulary: int, in_flight: int, timeout: float
+    endpoint: str, arrivals: Sequence[Arrival], vocabulary: int, in_flight: int | None, timeout: float
 ) -> list[RequestRecord]:
     """Send the requests at their recorded times, or ``in_flight`` at a time, and wait for their answers.
 
@@ -165,7 +165,9 @@ class Recorded:
         return shlex.join(["labctl", "bench", stack, *profile, *pairs, *words])
 
 
-def rerun_recording(session: Session, recording: Recording, assignments: Mapping[str, str], in_flight: int) -> Rerun:
+def rerun_recording(
+    session: Session, recording: Recording, assignments: Mapping[str, str], in_flight: int | None
+) -> Rerun:
     """Bring up the recording's stack with other settings, send its requests again, and take the stack down.
 
     Raises LabError: the recording does not say which stack it is of, or a request failed.
@@ -188,7 +190,7 @@ def rerun_recording(session: Session, recording: Recording, assignments: Mapping
     with results_folder(session, lab) as out, ephemeral_stack(session, lab, stack, options) as up:
         endpoint, run_dir = up.record.scrape_endpoints["grpc"], session.workspace.folder(stack).run_dir()
         warm_up = [replace(a, prefixes=b"") for a in sent[:WARM_UP]]  # no other request finds their prompts in a cache
-        send_on_time(endpoint, warm_up, recording.settings.vocabulary, 0, PATIENCE_S)
+        send_on_time(endpoint, warm_up, recording.settings.vocabulary, None, PATIENCE_S)
         began = time.monotonic()
         records = send_on_time(endpoint, sent, recording.settings.vocabulary, in_flight, 10 * PATIENCE_S)
         file = log_of(run_dir, out / f"steps-{PHASE}.jsonl", began, records)

@@ -62,7 +62,7 @@ class VllmReplays:
         recording: Recording,
         settings: SchedulerSettings,
         seconds: StepSeconds | None = None,
-        in_flight: int = 0,
+        in_flight: int | None = None,
         seen: Any = None,
     ) -> ReplayResult:
         """As :func:`labsched.replay.player.replay`; ``seconds`` goes into another process, ``seen`` there and back."""

@@ -44,6 +44,10 @@ LOCAL = "--runtime local runs the same Triton as a process of this machine"
 OUTSIDE = "ask outside of this container, or in it the server itself: labctl infer STACK --endpoint $TRITON_GRPC"
 
 
+class _NoAddress(Exception):
+    """What DOCKER_HOST or a context says is no address."""
+
+
 def engine_errors() -> tuple[type[Exception], ...]:
     """The exceptions of the SDK. Importing it takes 140 ms, so only commands that ask the engine do."""
     import docker.errors
@@ -62,7 +66,12 @@ def _client(host: str) -> docker.DockerClient | Exception:
     except OSError as error:
         return error
     import docker
+    from docker.utils import parse_host
 
+    try:
+        parse_host(host)
+    except (docker.errors.DockerException, ValueError) as error:  # ValueError: urllib's, of a port that is no number
+        return _NoAddress(str(error))
     try:
         client = docker.DockerClient(base_url=host, version="auto", timeout=PROBE_S)
         client.api.timeout = ANSWER_S
@@ -121,6 +130,9 @@ def engine() -> docker.DockerClient:
     client = _client(address)
     if not isinstance(client, Exception):
         return client
+    if isinstance(client, _NoAddress):
+        what, remedy = f"'{address}' is no address of a Docker engine", "unset DOCKER_HOST, or write unix:///PATH"
+        raise LabError(what, str(client), remedy, code="docker-address")
     cause = _cause(client)
     if isinstance(cause, TimeoutError):
         why: str | None = f"it did not answer within {PROBE_S} s"

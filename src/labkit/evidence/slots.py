@@ -17,7 +17,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labsched.log.files import open_to_read
-from labsched.step import Step
+from labsched.step import NOT_RECORDED, Step
 
 Place = tuple[str, int]  # an instance, and a slot or a row of it
 _STAMP = re.compile(r"^[IWE](?P<day>\d{4}) (?P<clock>\d\d:\d\d:\d\d\.\d{6}) ")
@@ -189,7 +189,7 @@ def executed_places(steps: Iterable[Step]) -> dict[str, set[Place]]:
     places: dict[str, set[Place]] = defaultdict(set)
     for step in steps:
         for id, row in zip(step.ids, step.rows, strict=True):
-            places[id].add((step.instance, row))
+            places[id].add((step.instance or NOT_RECORDED, row))
     return dict(places)
 
 
@@ -222,7 +222,7 @@ def disagreements(timeline: Timeline, steps: Sequence[Step], direct: bool) -> li
     for execution in timeline.executions:
         sizes[execution.instance][0].append(execution.size)
     for step in steps:
-        sizes[step.instance][1].append(execution_rows(step))
+        sizes[step.instance or NOT_RECORDED][1].append(execution_rows(step))
     for instance, (logged_sizes, own_sizes) in sorted(sizes.items()):
         if logged_sizes != own_sizes:
             problems.append(f"instance {instance}: batches of {logged_sizes}, the model had {own_sizes}")
@@ -237,7 +237,7 @@ def with_rows(timeline: Timeline, steps: Sequence[Step]) -> Timeline:
     """The timeline with the sequences in each execution's rows: an instance's n-th execution is its n-th step."""
     own: dict[str, list[Step]] = defaultdict(list)
     for step in steps:
-        own[step.instance].append(step)
+        own[step.instance or NOT_RECORDED].append(step)
     executions = []
     for execution in timeline.executions:
         rows = execution.rows

@@ -129,10 +129,13 @@ def _spans(records: Sequence[RequestRecord]) -> list[tuple[float, float]]:
     return spans
 
 
-def refusal_reason(line: Mapping[str, Any]) -> str:
-    """Why the first request in the queue waits, with the numbers: "no KV block: needs 2, 5 used, 3 reserved, of 8"."""
-    why, because, slots = line["why"], line.get("because"), line.get("slots")
-    why = why if isinstance(why, str) else why[0]
+def refusal_reason(line: Mapping[str, Any]) -> str | None:
+    """Why the first request in the queue waits, with the numbers: "no KV block: needs 2, 5 used, 3 reserved, of 8".
+
+    None: the line does not say.
+    """
+    why, because, slots = line.get("why"), line.get("because"), line.get("slots")
+    why = why if isinstance(why, str | None) else why[0]
     if why == "no KV block" and because and line.get("evicted"):
         return f"{why}: this step preempts ({shortage_in_words(because)})"
     if why == "no KV block" and because:
@@ -146,7 +149,7 @@ def refusal_reason(line: Mapping[str, Any]) -> str:
         return f"{why}: {len(line['ids'])} of {slots} slots are taken, and no request may join now"
     if why == "no prefix":
         return f"{why}: another request is computing the beginning that they share"
-    return str(why)
+    return why
 
 
 def shortage_in_words(because: Mapping[str, int]) -> str:

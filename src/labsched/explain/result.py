@@ -74,7 +74,7 @@ def called_by_client(read: Sequence[Recording]) -> Called:
 
 def explain_result(
     result: Path,
-    phase: str = "",
+    phase: str | None = None,
     start: str | None = None,
     end: str | None = None,
     client: Path | None = None,
@@ -86,7 +86,7 @@ def explain_result(
 
     Args:
         result: a folder that `labctl run` or the recorder in vLLM wrote, or one phase's file.
-        phase: which of its recordings; "" for the only one, or the newest.
+        phase: which of its recordings; None for the only one, or the newest.
         start, end: numbers of seconds since the first request, or times of day; None is no limit.
         client: what the client wrote of its requests (:func:`clients.read_clients`); None: what lies beside.
         naming: from the recordings, what a person calls their requests.

@@ -123,7 +123,7 @@ class Predictor:
 
     recording: Recording
     model: StepTime
-    in_flight: int = 0
+    in_flight: int | None = None
     slo: Slo | None = None
     replayed: Callable[..., ReplayResult] = replay
     strict: bool = False
@@ -135,7 +135,7 @@ class Predictor:
     def of(
         cls,
         recording: Recording,
-        in_flight: int = 0,
+        in_flight: int | None = None,
         slo: Slo | None = None,
         replayed: Callable[..., ReplayResult] = replay,
         strict: bool = False,

@@ -129,14 +129,14 @@ class Replay:
         seconds: returns how long a step takes, in the unit in which requests arrive; None pins the arrivals to the
             recorded steps, and time stands still.
         gather_s: how long an idle server waits for the rest of a static batch, in the same unit.
-        in_flight: send the next request when one ends, as a client with so many in flight; 0: at the recorded times.
+        in_flight: send the next request when one ends, as a client with so many in flight; None: at the recorded times.
         seen: called with each computed step; the replay then keeps only the last one.
     """
 
     scheduler: Scheduler
     arrivals: Sequence[Arrival]
     seconds: StepSeconds | None = None
-    in_flight: int = 0
+    in_flight: int | None = None
     seen: Callable[[Step], None] | None = None
     gather_s: float = GATHER_S
     steps: list[Step] = field(default_factory=list)
@@ -368,7 +368,7 @@ def replay(
     recording: Recording,
     settings: SchedulerSettings,
     seconds: StepSeconds | None = None,
-    in_flight: int = 0,
+    in_flight: int | None = None,
     kind: type[Scheduler] = Scheduler,
     seen: Callable[[Step], None] | None = None,
 ) -> ReplayResult:

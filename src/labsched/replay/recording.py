@@ -174,7 +174,7 @@ def phases(result: Path) -> list[Path]:
     return sorted(result.glob("steps-*.jsonl")) if result.is_dir() else [result]
 
 
-def read_recording(result: Path, phase: str = "") -> Recording:
+def read_recording(result: Path, phase: str | None = None) -> Recording:
     """The recording in a result folder, or in one of its ``steps-PHASE.jsonl``. Warm-up is left out.
 
     In a folder that `labsched.vllm` writes, that is the newest recording, or the one called ``phase``;
@@ -217,7 +217,7 @@ def read_recording(result: Path, phase: str = "") -> Recording:
         return replace(_recording(lines, str(file)), name=_phase(file))
 
 
-def read_server(result: Path, phase: str = "") -> list[Recording]:
+def read_server(result: Path, phase: str | None = None) -> list[Recording]:
     """The recordings of a server, one for each of its engines: of the ranks of one start of vLLM, or the labs' one.
 
     Args:
@@ -251,7 +251,7 @@ def _phase(file: Path) -> str:
     return file.name.removeprefix("steps-").removesuffix(".jsonl")
 
 
-def _of_vllm(result: Path, phase: str) -> Recording:
+def _of_vllm(result: Path, phase: str | None) -> Recording:
     name = reader.latest_recording(result, phase)
     lines = reader.read_vllm_recording(result, name)
     with damage_as_error(result):

@@ -84,7 +84,7 @@ def replay_vllm(
     recording: Recording,
     settings: SchedulerSettings,
     seconds: StepSeconds | None = None,
-    in_flight: int = 0,
+    in_flight: int | None = None,
     seen: Callable[[Step], None] | None = None,
 ) -> ReplayResult:
     """As :func:`labsched.replay.player.replay`, by vLLM's scheduler."""

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from labsched.plan import Because
+from labsched.step import NOT_RECORDED
 
 NOT_READY = "not ready"
 QUEUES = ("kv_holding_waiting", "skipped_waiting", "waiting")  # requests that hold KV blocks; that were passed over
@@ -103,7 +104,7 @@ def decision(
     whys: list[str] = []
     if because.why == NOT_READY:  # vLLM passes over such a request: those behind it wait for something else
         ready = why(next((request for request in waiting if not _is_unready(request)), None)).why
-        whys = [NOT_READY if _is_unready(request) else ready for request in waiting]
+        whys = [NOT_READY if _is_unready(request) else ready or NOT_RECORDED for request in waiting]
     return Decision(
         tokens=dict(output.num_scheduled_tokens),
         sequences=sequences,

@@ -49,7 +49,7 @@ def recordings_in(path: Path) -> dict[str, list[Path]]:
     return dict(found)
 
 
-def latest_recording(path: Path, run: str = "") -> str:
+def latest_recording(path: Path, run: str | None = None) -> str:
     """The recording of that name, or the one written to last. Raises LabError: there is none."""
     found = recordings_in(path)
     if run and run not in found:
@@ -69,7 +69,7 @@ def latest_recording(path: Path, run: str = "") -> str:
     return run or max(found, key=lambda name: _written_at(found[name]))
 
 
-def ranks_of_one_start(path: Path, run: str = "") -> list[str]:
+def ranks_of_one_start(path: Path, run: str | None = None) -> list[str]:
     """The recordings of one server with data parallelism, in the order of their ranks: that of ``run``, or the newest.
 
     They have the same settings and different ranks, and started together or wrote at the same time. Raises LabError:
@@ -135,7 +135,7 @@ def is_written(path: Path) -> bool:
     return False
 
 
-def read_vllm_recording(path: Path, run: str = "") -> list[Line]:
+def read_vllm_recording(path: Path, run: str | None = None) -> list[Line]:
     """The whole lines of a recording, the settings first. A request without an end has what it got so far.
 
     ``partial`` in the settings says that older files are gone, or left out because there is more than MOST in all: then

@@ -37,7 +37,7 @@ class TextRow(SlotRequest):
         del self.ids[self.prompt :]
         self.log_probs.clear()
         self.sampler.restart()
-        self.error, self.finished, self.why = None, False, ""
+        self.error, self.finished, self.why = None, False, None
         return self
 
     @property

@@ -333,7 +333,7 @@ class IterativeRunning(Running):
             self._drop_cancelled(sequence)
 
     def _ended(self, sequence: Sequence) -> None:
-        self._rest(sequence.correlation, sequence.why)
+        self._rest(sequence.correlation, sequence.why or "failed")
 
     def _rest(self, id: int, why: str = "failed") -> None:
         """A sequence has ended, with which Triton drops what it has of that id.

@@ -70,25 +70,27 @@ OTHERS, USUAL = "others", "default"
 
 @dataclass(slots=True)
 class Life:
-    """A request that is here: when it came, and its first and last tokens (0 while it has none), in monotonic seconds.
+    """A request that is here: when it came, and its first and last tokens (None: it has none), in monotonic seconds.
 
-    `kind` is its class for goodput, and `trace` the context of its client's trace; "": it is not traced.
+    `kind` is its class for goodput, and `trace` the context of its client's trace; None: it is not traced.
     """
 
     arrived: float
     kind: str = USUAL
-    trace: str = ""
-    first: float = 0.0
-    latest: float = 0.0
+    trace: str | None = None
+    first: float | None = None
+    latest: float | None = None
     tokens: int = 0
 
     def within(self, limits: Mapping[str, float]) -> bool:
         """Whether its times, in ms, meet the limits. The TPOT of an answer of one token is 0."""
+        if self.first is None or self.latest is None:
+            return False
         times = {
             "ttft": 1e3 * (self.first - self.arrived),
             "tpot": 1e3 * (self.latest - self.first) / max(1, self.tokens - 1),
         }
-        return self.tokens > 0 and all(times[name] <= limit for name, limit in limits.items())
+        return all(times[name] <= limit for name, limit in limits.items())
 
 
 class Gauges:
@@ -125,7 +127,7 @@ class Gauges:
 
     def life(self, request: Any, at: float) -> Life:
         """Note what Triton's `request` has to say about where it comes from, at its arrival (monotonic seconds)."""
-        return Life(at, self._class_of(request), self._tracer.context(request) if self._tracer else "")
+        return Life(at, self._class_of(request), self._tracer.context(request) if self._tracer else None)
 
     def _class_of(self, request: Any) -> str:
         """The class of a Triton request: its parameter `tenant`, else its `request_priority`."""
@@ -145,7 +147,7 @@ class Gauges:
         """A request has come, under the name that `step` will use for it."""
         self._lives[name] = life
 
-    def gone(self, name: str, why: str = "") -> None:
+    def gone(self, name: str, why: str | None = None) -> None:
         """A request has left, and why, in the words of the step log; harmless when it had left before.
 
         A request that its client gave up counts for goodput on neither side.
@@ -176,7 +178,7 @@ class Gauges:
         first, later = [], []  # seconds that a first token took, and one after another
         for life, count in zip(map(self._lives.get, requests), made, strict=True):
             if count and life:
-                if life.latest:
+                if life.latest is not None:
                     later.append(now - life.latest)
                 else:
                     first.append(now - life.arrived)

@@ -225,7 +225,7 @@ class Recorder:
                 values["waiting_of"] = counts
         self._gauges.update(**values)
 
-    def _gone(self, name: str, why: str = "") -> None:
+    def _gone(self, name: str, why: str | None = None) -> None:
         """Forget a request that has left."""
         self._texts.forget(name)
         self._gauges.gone(name, why)

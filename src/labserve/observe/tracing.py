@@ -35,23 +35,24 @@ class Tracer:
         self._ended: deque[dict[str, Any]] = deque()
         self.sending = PeriodicCall(SEND_S, self.send)
 
-    def context(self, request: Any) -> str:
-        """The context that Triton gives, as W3C's header: "00-<trace>-<span>-<flags>"; "" if it traces nothing."""
+    def context(self, request: Any) -> str | None:
+        """The context that Triton gives, as W3C's header: "00-<trace>-<span>-<flags>"; None: not traced."""
         with contextlib.suppress(Exception):  # an older Triton has no such function, an untraced request no context
             return str(json.loads(request.trace().get_context())["traceparent"])
-        return ""
+        return None
 
-    def end(self, name: str, context: str, arrived: float, first: float, tokens: int) -> None:
+    def end(self, name: str, context: str | None, arrived: float, first: float | None, tokens: int) -> None:
         """The request has left; harmless for one that is not traced.
 
         Args:
-            arrived, first: when it came, and its first token did (0: it has none), in monotonic seconds.
+            context: as the method of that name gives it.
+            arrived, first: when it came, and its first token did (None: it has none), in monotonic seconds.
         """
-        parts = context.split("-")
+        parts = (context or "").split("-")
         if len(parts) != 4 or len(self._ended) >= MOST_WAITING:
             return
         since_epoch = time.time() - time.monotonic()
-        moments = [str(round((since_epoch + moment) * 1e9)) for moment in (arrived, first, time.monotonic())]
+        moments = [str(round((since_epoch + moment) * 1e9)) for moment in (arrived, first or arrived, time.monotonic())]
         self._ended.append(
             {
                 "traceId": parts[1],

@@ -54,7 +54,7 @@ def trace(word: str, *options: str) -> list[str]:
         computed = zip(step.ids, step.phase, step.tokens, strict=True)
         batch = " ".join(f"{name}:{letter}{tokens}" for name, letter, tokens in computed)
         out, waiting = "".join(step.evicted), "".join(step.waiting)
-        why = " ".join([str(step.why), *(f"{k}={n}" for k, n in (step.because or {}).items())])
+        why = " ".join([str(step.why or ""), *(f"{k}={n}" for k, n in (step.because or {}).items())])
         row = f"{len(lines) + 1:3}  {batch:<20}  {step.kv_blocks_used} blocks  waiting {waiting:<4}  {why}"
         lines.append(f"{row}{f'  preempted {out}' if out else ''}".rstrip())
     return lines

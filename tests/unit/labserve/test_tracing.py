@@ -94,4 +94,4 @@ def test_a_request_that_triton_does_not_trace_is_none_of_ours(sent: list[dict[st
 
 def test_without_a_receiver_triton_is_not_even_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LABS_TRACE", raising=False)
-    assert Gauges("m").life(SimpleNamespace(), 0.0).trace == ""
+    assert Gauges("m").life(SimpleNamespace(), 0.0).trace is None

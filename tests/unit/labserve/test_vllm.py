@@ -189,15 +189,15 @@ WAITS = SimpleNamespace(num_tokens=100, status=None)  # four blocks of 32
         (scheduler(2, 3), 2, False, "no KV block", {"need": 4, "used": 7, "reserve": 0, "blocks": 10}),
         (scheduler(2, 8), 2, True, "no KV block", {"need": 4, "used": 2, "reserve": 0, "blocks": 10}),
         (scheduler(2, 5, watermark=2), 2, False, "no KV block", {"need": 4, "used": 5, "reserve": 2, "blocks": 10}),
-        (scheduler(2, 8), 2, False, "", {}),  # it would have fitted: a reason that is not known here is none
+        (scheduler(2, 8), 2, False, None, {}),  # it would have fitted: a reason that is not known here is none
     ],
 )
 def test_the_reason_is_the_first_condition_that_stopped_the_queue(
-    state: Any, tokens: int, preempted: bool, reason: str, numbers: dict[str, int]
+    state: Any, tokens: int, preempted: bool, reason: str | None, numbers: dict[str, int]
 ) -> None:
     because = why_not_admitted(state, WAITS, tokens, preempted, 10)
     assert because == (reason, numbers)
-    assert why_not_admitted(state, None, tokens, preempted, 10).why == ""
+    assert why_not_admitted(state, None, tokens, preempted, 10).why is None
 
 
 def waits(id: str, status: str) -> Any:

@@ -36,7 +36,7 @@ class Instance:
     rows: dict[str, int] = field(default_factory=dict)  # for a log without rows
     sitting: dict[int, str] = field(default_factory=dict)  # sequences keep their seats between two requests
     seats: Sequence[str] = ()
-    waits: Line = field(default_factory=lambda: {"waiting": (), "queue": 0, "why": ""})
+    waits: Line = field(default_factory=lambda: {"waiting": (), "queue": 0, "why": None})
 
     def whole(self, line: Line) -> Line:
         """The next line in order of time, with what it leaves out.
@@ -64,7 +64,7 @@ class Instance:
             left = len(self.waits["waiting"]) - len(still)
             self.waits = {**self.waits, "waiting": still, "queue": self.waits["queue"] - left}
             return self.waits
-        waits = {"waiting": line.get("waiting", ()), "queue": line.get("queue", 0), "why": line.get("why", "")}
+        waits = {"waiting": line.get("waiting", ()), "queue": line.get("queue", 0), "why": line.get("why")}
         if kind != HELD:
             self.waits = waits
         return waits

@@ -271,7 +271,7 @@ def _waits(line: Line, name: str, called: Mapping[str, str]) -> str:
     place = line["waiting"].index(name)
     if place == 0:
         return refusal_reason(line) or NOT_RECORDED
-    why = line["why"] if isinstance(line["why"], str) else line["why"][place]
+    why = line["why"] if isinstance(line["why"], str | None) else line["why"][place]
     first = line["waiting"][0]
     return f"{_ordinal(place + 1)} in the queue, behind {called.get(first, first)}: {why or NOT_RECORDED}"
 

@@ -268,6 +268,13 @@ def test_an_engine_that_answers_with_an_error_is_not_called_silent_and_its_words
         docker_engine.engine()
 
 
+@pytest.mark.parametrize("address", [":A", "tcp://127.0.0.1:port", "nonsense", "ftp://127.0.0.1"])
+def test_what_is_no_address_of_an_engine_is_said_to_be_none(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", address)
+    with lab_error("docker-address"):
+        docker_engine.engine()
+
+
 def test_an_engine_that_fails_later_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "docker.sock"
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
