@@ -113,7 +113,7 @@ class LlmSettings(LabSettings):
     preemption: Literal["recompute", "swap"] = setting(
         "recompute",
         "how a preempted request comes back under max_utilization; swap (its keys and values put aside) is refused by "
-        "both engines",
+        "every engine",
         when=LOGGED,
     )
     speculation: Literal["none", "prompt_lookup", "draft"] = setting(

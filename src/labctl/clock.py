@@ -190,7 +190,7 @@ class Clock:
             raise LabError(
                 f"{model} has no clock" if model else "no model of the stack has a clock",
                 "a model without a step log computes whenever Triton asks it to",
-                "docs/develop/writing-a-lab.md (A model that is not ours) gives it both",
+                "docs/develop/writing-a-lab.md (What models import) says what gives it both",
                 code="clock-none",
             )
         match action:

@@ -42,7 +42,7 @@ def weights_pull_command(what: str, options: Options, runtime: str | None, verbo
 
 @click.group("engines")
 def engines_command() -> None:
-    """Build compiled engines, and see what is cached."""
+    """Install or build engines, and see what is cached."""
 
 
 @engines_command.command("build")

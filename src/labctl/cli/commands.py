@@ -99,7 +99,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
             "pace", "List or measure the GPUs that steps can be timed by.", ("pace list", "pace measure results/A")
         ),
         "trace": Listed(
-            "trace", "Make a trace of requests from what other tools have written.", ("trace convert results/A my.csv",)
+            "trace", "Make a trace of a recording, or of another trace.", ("trace convert results/A my.csv",)
         ),
         "compare": Listed("explain", "Show results side by side, with ratios.", ("compare results/A results/B",)),
     },
@@ -116,7 +116,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
         ),
         "engines": Listed(
             "artifacts",
-            "Build, list and prune compiled engines.",
+            "Install, build, list and prune engines.",
             ("engines build inflight-batching", "engines install vllm", "engines list", "engines prune --all"),
         ),
         "images": Listed(

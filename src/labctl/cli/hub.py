@@ -22,7 +22,7 @@ ENDED = (0, 130, -2)  # exit statuses of a JupyterHub that ended by itself, or b
 
 @click.group("hub")
 def hub_command() -> None:
-    """Run a class on JupyterHub: for each learner JupyterLab with the labs, and for you who is where."""
+    """Run a class on JupyterHub: JupyterLab with the labs for each learner, and a view of the class for you."""
 
 
 @hub_command.command("up")
@@ -38,7 +38,7 @@ def hub_command() -> None:
     "--url", default="", metavar="URL", help="How learners reach it, for links (default: this machine's loopback)."
 )
 @opt.number_option("--cpus", 2, "Processors that a learner's container may use.", click.FloatRange(0.1))
-@click.option("--memory", default="3G", show_default=True, help="Memory that it may use, as Docker says it.")
+@click.option("--memory", default="3G", show_default=True, help="Memory of a learner's container, as Docker writes it.")
 @opt.verbose
 def hub_up_command(labs: str, trusting: bool, port: int, url: str, cpus: float, memory: str, verbose: bool) -> None:
     """Start JupyterHub, and show the learners' password and yours.
