@@ -84,7 +84,7 @@ def contents() -> Iterator[str]:
     labs = [(text, target) for text, target in LINK.findall(_text("README.md")) if lessons.fullmatch(target)]
     yield from _part("", [("All documentation", "docs/README.md")])
     yield from _part("Labs", labs)
-    for caption, listed in re.findall(r"^\*\*(\w+)\*\*\n((?:.+\n?)+)", _text("docs/README.md"), re.MULTILINE):
+    for caption, listed in re.findall(r"^\*\*(.+)\*\*\n((?:.+\n?)+)", _text("docs/README.md"), re.MULTILINE):
         yield from _part(caption, [(text, f"docs/{target}") for text, target in LINK.findall(listed)])
 
 
