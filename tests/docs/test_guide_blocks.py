@@ -56,15 +56,12 @@ def test_the_prediction_guide_has_blocks_to_paste() -> None:
 
 
 @pytest.mark.parametrize("line", answers("prediction.md"))
-def test_each_block_of_the_prediction_guide_gives_a_number(line: str, recording: Path, tmp_path: Path) -> None:
+def test_each_block_of_the_prediction_guide_gives_a_number(line: str, recording: Path) -> None:
     """On a recording of made-up requests; the names that stand for something are filled in."""
     line = re.sub(r"results/05-batching-policies/TIME|\bRESULT\b", str(recording), line)
-    line = line.replace("--set ...", "--set scheduling=shortest_first").replace("FILE.", f"{tmp_path}/FILE.")
+    line = line.replace("--set ...", "--set scheduling=shortest_first")
     said = run(line if line.startswith("labctl plan") else f"{line} -y")
-    if "--export" in line:
-        assert next(iter(tmp_path.iterdir())).stat().st_size
-    else:
-        assert NUMBER.search(said) and "no answer" not in said
+    assert NUMBER.search(said) and "no answer" not in said
 
 
 # -- your own vLLM -----------------------------------------------------------------------------------------------------
