@@ -83,7 +83,7 @@ lint: $(READY) ## ruff, mypy, the layers of the imports
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 	@for lab in labs/*/lab.py; do $(BIN)/mypy --no-error-summary $$lab || exit 1; done # of one name: one by one
 
-lock: ## write requirements/ anew from pyproject.toml (ARGS=--upgrade: the newest of everything)
+lock: ## write requirements/ again from pyproject.toml (ARGS=--upgrade: the newest of everything)
 	@[ -x $(BIN)/uv ] || $(MAKE) setup
 	@scripts/lock.sh $(ARGS)
 
