@@ -44,6 +44,7 @@ MOST_DIGITS = 18
 LISTS = ("tokens", "made", "cached")  # of whole numbers, one for each request of the batch; no `cached`: none was
 NAMES = ("ids", "joined", "evicted", "waiting")
 LONGEST_S, MOST = 1e9, 2**31
+LAST_WALL_S = 1e11  # since the epoch: later is no date
 
 
 @contextmanager
@@ -112,6 +113,7 @@ def check_line(line: Mapping[str, Any]) -> None:
             word = str(words[name])
             require_field(not word or (word.isascii() and word.isdigit() and len(word) <= MOST_DIGITS), name)
         require_field(all(is_whole(line[name], 1) for name in NUMBERS), "/".join(NUMBERS))
+        require_field(is_number(line.get("wall", 0), LAST_WALL_S), "wall")
     elif kind == REQUEST:
         _seconds(line, "arrived")
         if "waited" in line:  # else the time before the scheduler is not recorded
@@ -153,9 +155,13 @@ def is_whole(value: Any, least: int) -> bool:
     return type(value) is int and least <= value < MOST
 
 
+def is_number(value: Any, below: float) -> bool:
+    """Whether it is a number of at least 0 and less than ``below``."""
+    return type(value) in (int, float) and 0 <= value < below
+
+
 def _seconds(line: Mapping[str, Any], name: str) -> None:
-    value = line[name]
-    require_field(type(value) in (int, float) and 0 <= value < LONGEST_S, name)
+    require_field(is_number(line[name], LONGEST_S), name)
 
 
 def require_field(good: bool, name: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labsched.errors import LabError
-from labsched.log.lines import MODEL, RECORD, damage_as_error, served_lines
+from labsched.log.lines import MODEL, RECORD, damage_as_error, require_field, served_lines
 from labsched.log.settings import SchedulerSettings
 from labsched.log.steplog import REQUEST
 from labsched.step import Step
@@ -18,6 +18,7 @@ from labsched.vllm import reader
 
 CANCELLED = ("cancelled", "failed")
 NAMED_RECORDINGS = 3  # recordings that are named
+EMPTY = "recording-empty"  # the code of the error where a recording has no request
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ def read_server(result: Path, phase: str | None = None) -> list[Recording]:
     Raises LabError as :func:`read_recording` does.
     """
     if reader.is_recording(result) and result.is_dir():
-        return [_of_vllm(result, name) for name in reader.ranks_of_one_start(result, phase)]
+        return _ranks_with_requests(result, reader.ranks_of_one_start(result, phase))
     return [read_recording(result, phase)]
 
 
@@ -251,6 +252,21 @@ def _phase(file: Path) -> str:
     return file.name.removeprefix("steps-").removesuffix(".jsonl")
 
 
+def _ranks_with_requests(result: Path, names: Sequence[str]) -> list[Recording]:
+    """The recordings of these ranks, without ranks that no request reached. Raises LabError: all are such."""
+    found, empty = list[Recording](), list[LabError]()
+    for name in names:
+        try:
+            found.append(_of_vllm(result, name))
+        except LabError as error:
+            if error.code != EMPTY:
+                raise
+            empty.append(error)
+    if not found:
+        raise empty[0]
+    return found
+
+
 def _of_vllm(result: Path, phase: str | None) -> Recording:
     name = reader.latest_recording(result, phase)
     lines = reader.read_vllm_recording(result, name)
@@ -266,11 +282,12 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
     if not requests or not computed:
         raise LabError(
             f"{source} has no recording",
-            "every step and request in it is of the warm-up",
-            RECORD,
-            code="recording-empty",
+            f"it has {len(requests):,} requests and {len(computed):,} steps, without the warm-up",
+            "name another one with --phase, or record while requests are served" if settings.vllm else RECORD,
+            code="recording-without-steps" if requests else EMPTY,
         )
     for before, line in itertools.pairwise(computed):
+        require_field(before["t"] <= line["t"], "t")
         if not _follows(before, line, lines):
             why = f"steps are missing before number {line['n']:,}"
             raise LabError(f"{source} is cut off", why, RECORD, code="recording-cut")
@@ -284,6 +301,9 @@ def _recording(lines: Sequence[Mapping[str, Any]], source: str) -> Recording:
         names.add(unique)
         owners.setdefault(name, []).append(unique)
         arrival = Arrival.from_json(line, unique, zero, base)
+        if settings.vllm:  # no sequence is longer, whatever its client asks for
+            require_field(arrival.prompt <= settings.context, "prompt")
+            arrival = replace(arrival, limit=min(arrival.limit, settings.context))
         (pending if arrival.why == reader.UNFINISHED and not arrival.made else arrivals).append(arrival)
     steps = _steps(lines, owners, zero)
     missing = {name for step in steps for name in step.ids} - names

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from labsched.errors import LabError
 from labsched.log.files import json_object, open_to_read
-from labsched.log.lines import DAMAGE, NAMES, check_line, damage_as_error, is_whole, require_field
+from labsched.log.lines import DAMAGE, NAMES, check_line, damage_as_error, is_number, is_whole, require_field
 from labsched.log.settings import HASH_BYTES
 from labsched.log.steplog import REQUEST, SCHEDULER
 from labsched.vllm.files import BLOCK_HASH_BYTES, LIMIT, PREFIX, Line, is_locked, recorded_files, run_of
@@ -32,6 +32,7 @@ LONGEST_NAME = 9  # digits
 START_S = 120.0  # within which the ranks of one start begin
 MEMORY_FIELDS = ("num_gpu_blocks", "device_memory", "block_bytes")  # may differ from rank to rank
 LONGEST_LINE = 2**20  # bytes from the end of a file in which its last line is looked for
+MOST_BYTES = 1e18  # of a device
 
 
 def is_recording(path: Path) -> bool:
@@ -265,7 +266,12 @@ class Whole:
         _check_names(line)
         if kind == SCHEDULER:
             require_field(isinstance(line["vllm"], dict), "vllm")
-            require_field(isinstance(line["beyond"], list), "beyond")
+            beyond, words = line["beyond"], line["words"]
+            require_field(isinstance(beyond, list) and all(isinstance(name, str) for name in beyond), "beyond")
+            require_field(all(isinstance(word, str) for word in words.values()), "words")
+            require_field(0 <= float(words.get("watermark", 0)) <= 1, "watermark")
+            for name in ("gpu_memory_utilization", *MEMORY_FIELDS):
+                require_field(is_number(line["vllm"].get(name, 0), MOST_BYTES), name)
             require_field(is_whole(line["hash_block_size"], 1), "hash_block_size")
             self._sizes, self._hash_block = {"kv_blocks": line["blocks"]}, line["hash_block_size"]
         elif kind == REQUEST:

@@ -493,6 +493,12 @@ def said_by_hand(folder: Path, *lines: dict[str, Any]) -> Path:
         ({**HEAD, "words": {**WORDS, "max_num_sequences": "x"}}, STEP, ENDED),
         ({**HEAD, "vllm": []}, STEP, ENDED),
         ({**HEAD, "beyond": 3}, STEP, ENDED),
+        ({**HEAD, "beyond": [1]}, STEP, ENDED),
+        ({**HEAD, "wall": 1e300}, STEP, ENDED),
+        ({**HEAD, "wall": float("nan")}, STEP, ENDED),
+        ({**HEAD, "words": {**WORDS, "watermark": "much"}}, STEP, ENDED),
+        ({**HEAD, "vllm": {"gpu_memory_utilization": "all"}}, STEP, ENDED),
+        ({**HEAD, "vllm": {"block_bytes": -1}}, STEP, ENDED),
         ({**HEAD, "model": None}, STEP, ENDED),
         (HEAD, {**STEP, "ids": ["x"]}, ENDED),
         (HEAD, {**STEP, "ended": {"-1": "length"}}, ENDED),
@@ -549,6 +555,12 @@ def test_a_line_that_lacks_a_field_is_refused(tmp_path: Path) -> None:
     arrival = {"kind": "arrival", "t": 2.0, "id": "a"}
     with lab_error("step-log-damaged", "name"):
         reader.read_vllm_recording(said_by_hand(tmp_path, HEAD, {**SERVER, **arrival}))
+
+
+def test_a_step_that_was_over_before_the_one_before_it_is_damage(tmp_path: Path) -> None:
+    second = {**STEP, "n": 2, "t": 1.2}
+    with lab_error("step-log-damaged", "'t'"):
+        recording.read_recording(said_by_hand(tmp_path, HEAD, {**STEP, "ended": {}}, second, ENDED))
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
