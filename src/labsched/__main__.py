@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -77,11 +79,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     predict = command("predict", "what other settings would have done", _predict)
     predict.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting; may be repeated")
-    predict.add_argument("--in-flight", type=int, metavar="N", help="the next request comes when one of N ends")
+    predict.add_argument("--in-flight", type=_count, metavar="N", help="the next request comes when one of N ends")
     plan = command("plan", "the smallest setting that keeps 99 %% of the requests within limits", _plan)
     plan.add_argument("--slo", required=True, metavar="LIMITS", help='such as "ttft<500ms,tpot<60ms"')
-    plan.add_argument("--rate", type=float, required=True, metavar="R", help="requests per second, with random gaps")
+    plan.add_argument(
+        "--rate", type=_positive, required=True, metavar="R", help="requests per second, with random gaps"
+    )
     return parser
+
+
+def _positive(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < math.inf:
+            return value
+    raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
+
+
+def _count(text: str) -> int:
+    if text.isdecimal() and int(text):
+        return int(text)
+    raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above 0")
 
 
 def _explain(asked: argparse.Namespace) -> tuple[Document, Told]:
@@ -105,10 +122,9 @@ def _explain(asked: argparse.Namespace) -> tuple[Document, Told]:
 
 def _predict(asked: argparse.Namespace) -> tuple[Document, Told]:
     predictor = _predictor(_read(asked), asked.in_flight)
-    wanted = {}
-    for text in asked.set:
-        name, _, value = text.partition("=")
-        wanted[name] = value
+    if bad := [text for text in asked.set if text.find("=") < 1]:
+        raise LabError(f"'{bad[0]}' is not KEY=VALUE", "", "--set max_num_seqs=16", code="settings-not-pairs")
+    wanted = dict(text.split("=", 1) for text in asked.set)
     document = prediction_document(predictor, labs_names(predictor.recording.settings, wanted), {})
 
     def told() -> Iterator[str]:

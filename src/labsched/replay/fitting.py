@@ -29,6 +29,7 @@ from labsched.replay.steptime import (
     DEVIATIONS,
     HELD_UP,
     LEAST,
+    PAUSE_S,
     ROUND,
     TOKEN,
     Contexts,
@@ -85,7 +86,7 @@ def fit(*recorded: Sequence[Step], least: int = LEAST) -> StepTime:
     size_ratios, predicted = _corrected(sizes, y, predicted, kept, TRUST_SIZE)
     shape_ratios, predicted = _corrected(shapes, y, predicted, kept, TRUST_SHAPE)
     pairs = itertools.chain.from_iterable(itertools.pairwise(server) for server in recorded)
-    gaps = [step.began - before.over for before, step in pairs if step.busy]
+    gap = _usual_gap(np.array([step.began - before.over for before, step in pairs if step.busy]))
     noise, noise_steps = _noise(list(itertools.compress(counts, kept)), y[kept])
     parts = [part for part in np.array_split(np.flatnonzero(kept), PARTS) if len(part) >= LEAST_PART]
     speeds = [float(y[part].sum() / predicted[part].sum()) for part in parts] or [1.0]
@@ -99,7 +100,7 @@ def fit(*recorded: Sequence[Step], least: int = LEAST) -> StepTime:
         ),
         size_ratios=size_ratios,
         shape_ratios=shape_ratios,
-        gap=float(np.mean(gaps)) if gaps else 0.0,
+        gap=gap,
         noise=noise,
         noise_steps=noise_steps,
         fastest=min(speeds),
@@ -110,6 +111,13 @@ def fit(*recorded: Sequence[Step], least: int = LEAST) -> StepTime:
         held_up_steps=int(held_up.sum()),
         held_up_s=float((y - predicted)[held_up].sum()),
     )
+
+
+def _usual_gap(gaps: Array) -> float:
+    """The mean time between two steps, without times in which the server stood still."""
+    if not gaps.size:
+        return 0.0
+    return float(gaps[gaps <= HELD_UP * max(PAUSE_S, float(np.median(gaps)))].mean())
 
 
 # -- a device's own numbers -------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ ALIKE, FEW_ALIKE, MANY_ALIKE = 0.02, 3, 0.25  # relative difference of times; ho
 WHERE = "labctl predict --help lists what can be set"
 StepSeconds = Callable[[Step], float]
 PACE = ("pace", "pace_shape", "pace_table", "pace_slower")  # allowed for any recording: they do not change decisions
+TRUTHS, FLAGS = ("true", "false"), ("enable_chunked_context", "enable_kv_cache_reuse", "async_scheduling")
 
 
 def changed_words(settings: SchedulerSettings, assignments: Mapping[str, str]) -> dict[str, str]:
@@ -34,7 +35,16 @@ def changed_words(settings: SchedulerSettings, assignments: Mapping[str, str]) -
     if unknown := sorted(set(assignments) - predictable):
         known = ", ".join(name for name in settings.words if name != "engine")
         raise LabError(f"{unknown[0]} cannot be predicted", f"these can: {known}", WHERE, code="setting-unpredictable")
-    words = {**settings.words, **assignments}
+    for name, word in assignments.items():
+        recorded = settings.words.get(name, "")
+        if (name in FLAGS or recorded in TRUTHS) and word.lower() not in TRUTHS and (word or settings.vllm):
+            raise LabError(
+                f"{name}={word} cannot be predicted",
+                f"it is one of {', '.join(TRUTHS)}",
+                WHERE,
+                code="settings-unpredictable",
+            )
+    words = {**settings.words, **{name: word.lower() if name in FLAGS else word for name, word in assignments.items()}}
     if words["speculation"] not in ("", NONE):
         raise LabError(
             "speculation cannot be predicted",

@@ -68,12 +68,8 @@ class Contexts:
     def __init__(self) -> None:
         self._tokens: dict[str, int] = {}
 
-    def of(self, step: Step) -> int:
-        """The tokens whose keys and values a step reads or writes, over its batch."""
-        return sum(self.each(step))
-
     def each(self, step: Step) -> list[int]:
-        """The same for each request of the batch."""
+        """Return for each request of the batch the tokens whose keys and values a step reads or writes."""
         held = self._tokens
         for name in step.evicted:
             held.pop(name, None)
@@ -88,21 +84,26 @@ class Contexts:
 
 
 class StepFeatures:
-    """Counts what a step's time depends on. Call it for every step of one server, in order."""
+    """Counts what a step's time depends on. Call it for every step of one server, in order.
+
+    ``contexts``: the tokens of each request of the last one that are in the KV cache.
+    """
 
     def __init__(self) -> None:
         self._contexts = Contexts()
+        self.contexts: list[int] = []
         self._met: set[int] = set()  # numbers of tokens
         self._prompts = False  # in the step before
         self._before: Step | None = None  # a replay sets when it is over after it has asked for its time
 
     def of(self, step: Step) -> StepCounts:
         computed, before = sum(step.tokens), self._before
+        self.contexts = self._contexts.each(step)
         decoding, prompt, *_ = StepCounts.of(step.phase, step.tokens)
         counts = StepCounts(
             decoding,
             prompt,
-            context=self._contexts.of(step),
+            context=sum(self.contexts),
             makes_tokens=any(step.made),
             new_size=computed not in self._met,
             after_prompts=self._prompts and not prompt,
@@ -219,7 +220,8 @@ class StepTime:
         forms: these costs, and others with other bends or floors that fit the recording about as well.
         size_ratios: by size (:func:`prefill_tokens`), how many times the sum of costs such steps take.
         shape_ratios: by batch shape (:func:`shape_of`), how many times that.
-        gap: seconds from the end of a step to the beginning of the next while requests are there (mean).
+        gap: seconds from the end of a step to the beginning of the next while requests are there (mean, without those
+            in which the server stood still).
         noise: median relative difference of steps with the same batch shape from their shape's median.
         noise_steps: the steps behind ``noise``.
         slowest, fastest: the time of the recording's parts as a multiple of the model's prediction.
@@ -286,6 +288,11 @@ class StepTime:
         if not counts.prompt or not whole:
             return 0.0
         return (whole - self.costs.seconds(counts._replace(prompt=0))) / whole / counts.prompt
+
+    @property
+    def longest_gap(self) -> float:
+        """The seconds between two steps beyond which the server stood still."""
+        return HELD_UP * max(PAUSE_S, self.gap)
 
     def excess(self, counts: StepCounts, seconds: float) -> float:
         """By how many seconds such a step was held up, which took ``seconds``; 0.0: it was not."""
@@ -369,7 +376,8 @@ class Speeds:
             self._done.append(self._done[-1] + idle)
             self._at.append(self._at[-1] + idle)
             counts = features.of(step)
-            if held_up and not model.excess(counts, step.over - step.began):
+            as_usual = over - step.over <= model.longest_gap and not model.excess(counts, step.over - step.began)
+            if held_up and as_usual:
                 done = over - self._at[-1]  # as fast as the model
             else:
                 done = model.seconds(counts)

@@ -78,6 +78,8 @@ def _blocks(settings: SchedulerSettings, name: str, value: str) -> int:
             if value != FP8 or known[DTYPE] not in TWO_BYTES:
                 raise ValueError(f"the recorded one is {known[DTYPE]}: only {FP8} in the place of two bytes is known")
             return 2 * (settings.blocks + NULL_BLOCKS) - NULL_BLOCKS
+        if not 0 < float(value) <= 1:
+            raise ValueError("it is a share of the device's memory: more than 0, and at most 1")
         more = (float(value) - float(known[SHARE])) * int(known["device_memory"])
         return settings.blocks + math.floor(more / int(known["block_bytes"]))
     except ValueError as error:

@@ -8,6 +8,7 @@ request has its next token as soon as the scheduler has shared out all tokens be
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import time
@@ -60,6 +61,9 @@ def change_vllm_settings(settings: SchedulerSettings, assignments: Mapping[str, 
         )
     words = changed_words(settings, assignments)
     try:
+        for name, word in assignments.items():
+            if _is_number(settings.words.get(name, "")) and not _is_number(word):
+                raise ValueError(f"{name}: '{word}' is not a number of at least 0")
         slots, tokens = int(words["max_num_sequences"] or 16), int(words["max_num_tokens"] or settings.step_tokens)
         blocks = settings.blocks
         if words[CACHE] != settings.words[CACHE]:
@@ -78,6 +82,13 @@ def change_vllm_settings(settings: SchedulerSettings, assignments: Mapping[str, 
             "these settings cannot be predicted", str(error), WHERE, code="settings-unpredictable"
         ) from error
     return replace(settings, words=words, blocks=blocks, step_tokens=tokens)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return 0 <= float(word) < math.inf
+    except ValueError:
+        return False
 
 
 def replay_vllm(

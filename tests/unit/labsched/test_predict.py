@@ -189,6 +189,8 @@ def test_a_prompt_in_the_cache_is_found_in_the_replay_too(made_up: Recording) ->
         ({"max_num_sequences": "many"}, "settings-unpredictable", "many"),
         ({"scheduling": "random"}, "settings-unpredictable", "random"),
         ({"max_num_tokens": "2"}, "settings-unpredictable", "max_num_tokens: 2"),
+        ({"enable_kv_cache_reuse": "yes"}, "settings-unpredictable", "yes"),
+        ({"enable_chunked_context": "0"}, "settings-unpredictable", "enable_chunked_context=0"),
         ({"gpt_model_type": "V2"}, "setting-unpredictable", "V2"),
     ],
     ids=str,
@@ -217,6 +219,38 @@ def test_what_vllm_refuses_cannot_be_predicted_of_a_recording_of_it() -> None:
     asked = {"max_num_seqs": "100", "max_num_batched_tokens": "64"}
     with lab_error("settings-unpredictable", "max_num_tokens: 64"):
         change_vllm_settings(VLLM, labs_names(VLLM, asked))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"enable_prefix_caching": "yes"},
+        {"enable_prefix_caching": ""},
+        {"max_num_seqs": ""},
+        {"long_prefill_token_threshold": "many"},
+        {"long_prefill_token_threshold": "-5"},
+    ],
+    ids=str,
+)
+def test_a_value_of_another_kind_than_the_recorded_one_is_refused_and_not_taken_for_its_default(
+    asked: dict[str, str],
+) -> None:
+    settings = replace(VLLM, words={**VLLM.words, "long_prefill_token_threshold": "0"})
+    with lab_error("settings-unpredictable"):
+        change_vllm_settings(settings, labs_names(settings, asked))
+
+
+@pytest.mark.parametrize("word", ["True", "FALSE"])
+def test_a_truth_is_taken_however_it_is_spelled(word: str) -> None:
+    changed = change_vllm_settings(VLLM, labs_names(VLLM, {"enable_prefix_caching": word}))
+    assert changed.reuse == (word == "True") and changed.words["enable_kv_cache_reuse"] == word.lower()
+
+
+@pytest.mark.parametrize("share", ["inf", "nan", "0", "1.5", "-1"])
+def test_a_share_of_the_memory_is_at_most_all_of_it(share: str) -> None:
+    memory = {"gpu_memory_utilization": 0.9, "device_memory": 2**36, "block_bytes": 2**20}
+    with lab_error("replay-refused", share):
+        labs_names(replace(VLLM, recorded=memory), {"gpu_memory_utilization": share})
 
 
 def test_a_recording_of_vllm_is_not_replayed_by_our_scheduler(made_up: Recording) -> None:
@@ -382,6 +416,22 @@ def test_the_recorded_settings_are_predicted_to_take_the_recorded_time(made_up: 
     predictor = answer.Predictor.of(made_up)
     found, seen = predictor.predict({}).figures, predictor.recorded()
     assert found == pytest.approx(seen, rel=1e-6)
+
+
+def test_a_server_that_stood_still_between_two_steps_once_is_not_predicted_to_do_so_after_each(
+    made_up: Recording,
+) -> None:
+    """For three seconds, after its fiftieth step."""
+    assert made_up.steps[50].busy
+    since = made_up.steps[49].over
+    steps = [
+        replace(row, began=row.began + 3, over=row.over + 3) if row.began >= since else row for row in made_up.steps
+    ]
+    arrivals = [one.moved(one.at + 3) if one.at >= since else one for one in made_up.arrivals]
+    predictor = answer.Predictor.of(replace(made_up, steps=steps, arrivals=arrivals))
+    assert predictor.model.gap == pytest.approx(fit(made_up.steps).gap, abs=1e-6)
+    found = predictor.predict({})
+    assert found.low["ttft_p99_ms"] <= found.figures["ttft_p99_ms"] <= found.high["ttft_p99_ms"]
 
 
 class Held:
@@ -570,6 +620,28 @@ def test_without_labctl_the_same_answers_are_there(
     assert alone["predicted"] == json.loads(done.stdout)["predicted"]
     assert module(["plan", path, "--slo", "ttft<500ms", "--rate", "4"]) == 0
     assert "max_num_sequences=" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "--slo", "ttft<500ms", "--rate", "0"],
+        ["plan", "--slo", "ttft<500ms", "--rate", "nan"],
+        ["predict", "--in-flight", "-1"],
+    ],
+    ids=" ".join,
+)
+def test_without_labctl_a_number_that_means_nothing_is_wrong_usage(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        module([*words, "results"])
+    assert caught.value.code == 2
+
+
+def test_without_labctl_a_setting_without_a_value_is_refused(
+    made_up: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert module(["predict", str(written(tmp_path, made_up)), "--set", "max_num_sequences"]) == 1
+    assert "max_num_sequences" in capsys.readouterr().err
 
 
 def test_without_vllm_its_recordings_are_not_predicted(
