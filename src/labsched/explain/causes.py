@@ -5,11 +5,12 @@ A request that got no token has the parts of its time until it left, or until th
 not say what a request waited for, the part is NOT_RECORDED: no part is taken for granted.
 
 A step in which the request waits belongs to the scheduler's reason. A step that computes the request is divided: the
-cost of other requests' prompts, by the step-time model, is one part, and the rest is the request's own. The time
-between two steps counts with the later one.
+cost of other requests' prompts, by the step-time model, is one part, and the rest is the request's own. The moment
+between two steps counts with the later one. Where no step is computed for longer, the log does not say why.
 
 If the machine was held up, the time that a step took beyond the model is a part of its own, for running and for
-waiting requests. Later requests count it too: a queue at that time is late by as much until it is empty.
+waiting requests. Later requests count it too: a queue at that time is late by as much until it is empty, or until each
+request that had come by then has joined the batch.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 
 from labsched.errors import LabError
 from labsched.replay.recording import Arrival, Recording, Sent
-from labsched.replay.steptime import HELD_UP, StepFeatures, StepTime
+from labsched.replay.steptime import HELD_UP, PAUSE_S, StepFeatures, StepTime
 from labsched.step import NOT_RECORDED, Step
 from labsched.vllm.decision import NOT_READY
 
@@ -42,10 +43,10 @@ PARTS = {  # in the order of the tables: what each is, in a sentence after "is"
     IN_PROGRESS: "the step that was being computed when the request came",
     NO_SLOT: "waiting for a slot",
     NO_BLOCK: "waiting for memory in the KV cache",
-    NO_TOKENS: "waiting for room in the token budget of a step, which other prompts fill",
+    NO_TOKENS: "waiting for room in the token budget of a step",
     CLOSED: "waiting for the batch to end, which no request may join",
     NO_PREFIX: "waiting for a prefix that another request was computing",
-    NOT_READY: "waiting for its grammar, or for keys and values from elsewhere",
+    NOT_READY: "waiting for its grammar, for keys and values from elsewhere, or for its client's next input",
     NOT_RECORDED: "not recorded: the log does not say what the request waited for",
     PREEMPTED: "being preempted, and computing tokens again",
     PREFILL: "the prefill of its own prompt",
@@ -167,13 +168,19 @@ class _Walk:
         self._order = {arrival.name: place for place, arrival in enumerate(every)}
         self._live: dict[str, _Live] = {}
         self._found: list[ExplainedRequest] = []
-        self._late = 0.0  # seconds by which the queue is late, because the machine was held up
+        # For how long the machine was held up, and how many requests had come by then, where some of them still wait:
+        self._held: list[tuple[float, int]] = []
+        self._late = 0.0  # seconds by which the queue is late, for that reason
         self._over = 0.0  # when the last step was over
+        self._stood_still = False  # requests were there, and no step was computed before this one
 
     def take(self, step: Step, following: Step | None) -> None:
         """Account for the time until this step is over. ``following``: the next step; None: there is none."""
         computed = self._share.of(step, following)
-        self._late = self._late if step.waiting else 0.0
+        if self._held:
+            self._held = self._not_caught_up(computed)
+        self._late = sum(seconds for seconds, _ in self._held)
+        self._stood_still = step.busy and step.began - self._over > self._share.longest_gap
         self._over = step.over
         while self._coming and self._coming[0].at < step.over:
             self._begin(self._coming.popleft())
@@ -185,7 +192,17 @@ class _Walk:
             self._to_parts(request, computed)
             if name in step.ended:
                 self._end(name)
-        self._late += computed.held
+        if computed.held:
+            self._held.append((computed.held, len(self._order) - len(self._coming)))
+
+    def _not_caught_up(self, computed: _Computed) -> list[tuple[float, int]]:
+        """The times for which it was held up, without those by whose end no request had come that still waits."""
+        if not computed.step.waiting:
+            return []
+        joined = computed.place
+        waiting = (n for n, live in self._live.items() if live.explained.joined is None and n not in joined)
+        first = min((self._order[name] for name in waiting), default=len(self._order))
+        return [(seconds, came) for seconds, came in self._held if first < came]
 
     def ended(self) -> list[ExplainedRequest]:
         """All requests, when no step is left."""
@@ -233,12 +250,18 @@ class _Walk:
             in_progress = (
                 max(0.0, before - max(since, step.began)) if computed.was_last_before(arrival.received) else 0.0
             )
-            request.add(self._front, before - since - in_progress)
+            stood = max(0.0, min(before, step.began) - since) if self._stood_still else 0.0
+            if stood:
+                request.add(NOT_RECORDED, stood)
+            request.add(self._front, before - since - in_progress - stood)
             self._divide(request, computed, IN_PROGRESS, in_progress)
             since = before
         if end > since or made:
             if request.behind is None:
                 request.behind = self._late
+            if (stood := min(end, step.began) - since) > self._share.longest_gap:
+                request.add(NOT_RECORDED, stood)
+                since += stood
             self._divide(request, computed, self._part(request, computed, place), end - since, joined=place is not None)
         if place is not None and explained.joined is None:
             explained.joined, explained.cached = step.began, step.found[place]
@@ -289,12 +312,18 @@ class _Walk:
             seconds -= held
         if joined or part == IN_PROGRESS:
             tokens = computed.prompt_tokens - computed.prompts.get(name, 0)
-            if others := seconds * min(1.0, computed.token_share * tokens):
+            others = seconds * min(1.0, computed.token_share * tokens)
+            if others and not self._share.is_known:
+                request.add(NOT_RECORDED, others)
+            elif others:
                 request.add(PROMPTS, others)
                 request.blame(PROMPTS, others, computed.prompts, tokens)
-                seconds -= others
+            seconds -= others
         elif part in (NO_TOKENS, NO_PREFIX) and computed.prompts:
             request.blame(part, seconds, computed.prompts, computed.prompt_tokens - computed.prompts.get(name, 0) or 1)
+        elif part in (NO_BLOCK, PREEMPTED):
+            held_by_others = sum(computed.cached.values()) - computed.cached.get(name, 0)
+            request.blame(part, seconds, computed.cached, held_by_others or 1)
         elif part not in NOBODYS and computed.ones:
             request.blame(part, seconds, computed.ones, len(computed.ones))
         request.add(part, seconds)
@@ -310,6 +339,7 @@ class _Computed:
         token_share: of each prompt token in the rest of its time.
         prompts: the prompt tokens of each request that it computed some of, and ``prompt_tokens``: their sum.
         place: of each request in the batch; ``ones``: 1 for each.
+        cached: the tokens of each in the KV cache, which hold its memory.
         why: each request waits that the log names.
     """
 
@@ -321,6 +351,7 @@ class _Computed:
     prompt_tokens: int
     place: Mapping[str, int]
     ones: Mapping[str, int]
+    cached: Mapping[str, int]
     why: Mapping[str, str]
 
     def was_last_before(self, moment: float) -> bool:
@@ -329,7 +360,11 @@ class _Computed:
 
 
 class _Share:
-    """The parts of a step's time, by the model of the recording."""
+    """The parts of a step's time, by the model of the recording.
+
+    ``longest_gap``: seconds between two steps that count with the later one.
+    ``is_known``: whether there are steps enough for a model; else they are divided by tokens, which proves nothing.
+    """
 
     def __init__(self, steps: Sequence[Step]) -> None:
         from labsched.replay.fitting import fit
@@ -338,8 +373,10 @@ class _Share:
         self._model: StepTime | None
         try:
             self._model = fit(steps)
-        except LabError:  # too few steps for a model: a step is divided by its tokens
+        except LabError:
             self._model = None
+        self.is_known = self._model is not None
+        self.longest_gap = self._model.longest_gap if self._model else HELD_UP * PAUSE_S
 
     def of(self, step: Step, following: Step | None) -> _Computed:
         counts = self._features.of(step)
@@ -354,5 +391,6 @@ class _Share:
             prompt_tokens=sum(prompts.values()),
             place={name: place for place, name in enumerate(step.ids)},
             ones=dict.fromkeys(step.ids, 1),
+            cached=dict(zip(step.ids, self._features.contexts, strict=True)),
             why=dict(zip(step.waiting, step.whys, strict=True)),
         )

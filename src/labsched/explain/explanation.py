@@ -9,10 +9,22 @@ from datetime import datetime, timedelta
 from labsched.errors import LabError
 from labsched.explain import causes
 from labsched.explain.causes import PARTS, ExplainedRequest
-from labsched.explain.findings import CACHE_MATTERS, SHORT_OF_MEMORY, Finding, RequestGroup, findings, shortage
+from labsched.explain.findings import (
+    CACHE_MATTERS,
+    SHORT_OF_MEMORY,
+    Finding,
+    RequestGroup,
+    at_percentile,
+    everybody,
+    findings,
+    shortage,
+)
 from labsched.explain.prefixes import PrefixUse, prefix_use
 from labsched.replay.recording import Recording, others_in_words
+from labsched.replay.steptime import LEAST
+from labsched.replay.vllm_arguments import their_names
 from labsched.vllm.decision import NOT_READY
+from labsched.vllm.reader import UNFINISHED
 
 MANY_LOST = 0.01  # share of requests without a token from which on their sentence is the first one
 FLOODS = 0.5  # of all tokens
@@ -23,8 +35,9 @@ COUNSEL = {  # against parts that no setting of the scheduler changes
     causes.TRITON: "",
     causes.FRONT_END: "No setting of the scheduler changes that: give the front end more processes "
     "(--api-server-count), a faster tokenizer, or less to do (chat templates, images).",
-    causes.HELD: "No setting helps against that: see what else the machine computed.",
-    NOT_READY: "Simpler grammars, or another backend for structured outputs, are there sooner.",
+    causes.HELD: "No setting of the scheduler changes that: see what else the machine computed, or if it compiled.",
+    NOT_READY: "Simpler grammars, or another backend for structured outputs, are there sooner; keys and values come as "
+    "fast as the connector brings them.",
     causes.DELIVERY: "Look at the front end's processes (--api-server-count), the network and the client.",
 }
 
@@ -97,13 +110,13 @@ class Explanation:
     Attributes:
         recordings: one for each engine.
         others: the names of what else the folder holds.
-        came: how many requests there are outside of the window too.
+        every: those outside of the window too.
     """
 
     recordings: Sequence[Recording]
     others: Sequence[str]
     requests: Sequence[ExplainedRequest]
-    came: int
+    every: Sequence[ExplainedRequest]
     called: Called
 
     # -- the first line -----------------------------------------------------------------------------------------------
@@ -111,11 +124,14 @@ class Explanation:
     def heading(self) -> str:
         """Which recording it is: its span, requests and engine, and what else lies in the folder."""
         names = [recording.name or recording.source for recording in self.recordings]
-        text = f"{_list(names)}: {_count(self.came, 'request')} in {self.span_s:,.1f} s"
+        text = f"{_list(names)}: {_count(len(self.every), 'request')} in {self.span_s:,.1f} s"
         if (wall := self.wall) is not None:
             text += f" from {datetime.fromtimestamp(wall):%Y-%m-%d %H:%M:%S}"
         text += f"{self._server()}."
-        if len(self.requests) != self.came:
+        if (fewest := min(len(recording.steps) for recording in self.recordings)) < LEAST:
+            steps = _count(fewest, "step")
+            text += f" {steps} are too few to say what others' prompts took of them: that part is not recorded."
+        if len(self.requests) != len(self.every):
             text += f" {len(self.requests):,} of them came in the chosen time."
         return f"{text} {others_in_words(self.others)}".rstrip()
 
@@ -148,16 +164,24 @@ class Explanation:
 
     def of(self, metric: str) -> list[Finding]:
         """The findings about a metric, the weightiest first."""
-        return findings(self.requests, self.recordings[0].settings, metric)
+        return findings(self.requests, self.recordings[0].settings, metric, self.every)
 
     def about_lost(self) -> str:
         """Who got no token; "" if every request got one."""
         lost = self.lost
         if not lost:
             return ""
-        left = [request for request in lost if request.arrival.cancelled]
-        ends = [f"{len(left):,} left or failed"] if left else []
-        ends += [f"{len(lost) - len(left):,} still waited at the end of the recording"] if len(lost) > len(left) else []
+        left = sum(request.arrival.cancelled for request in lost)
+        waiting = sum(request.arrival.why == UNFINISHED for request in lost)
+        ends = [
+            f"{count:,} {what}"
+            for count, what in (
+                (left, "left or failed"),
+                (len(lost) - left - waiting, "ended without one"),
+                (waiting, "still waited at the end of the recording"),
+            )
+            if count
+        ]
         waited = max(request.whole("TTFT") for request in lost)
         sums: dict[str, float] = {}
         for request in lost:
@@ -174,7 +198,11 @@ class Explanation:
     @property
     def lost_first(self) -> bool:
         """Whether so many got no token that p99 is not the worst that happened."""
-        return len(self.lost) >= MANY_LOST * len(self.requests)
+        answered = everybody(self.requests).of("TTFT")
+        usual = at_percentile(answered, "TTFT", 50).whole("TTFT") if answered else 0.0
+        # Requests that had only just come when the recording ended have lost nothing yet.
+        just_came = sum(one.arrival.why == UNFINISHED and one.whole("TTFT") < usual for one in self.lost)
+        return len(self.lost) - just_came >= MANY_LOST * len(self.requests)
 
     def about(self, found: Finding) -> str:
         """The sentence of a finding, without advice."""
@@ -203,7 +231,7 @@ class Explanation:
         verb = "waits" if len(found.group) == 1 else "wait"
         text = f"{who} {verb} behind {len(other):,} {other.words}:"
         if other.kind == "tenant":
-            tokens = {id(r): r.arrival.prompt + r.tokens for r in self.requests}
+            tokens = {id(r): r.arrival.prompt + r.tokens for r in (*self.requests, *other.requests)}
             share = sum(tokens[id(r)] for r in other.requests) / sum(tokens.values())
             if share > FLOODS:
                 who = f"{who} wait for {_count(len(other), 'request')} that are {share:.0%} of all tokens"
@@ -245,18 +273,21 @@ class Explanation:
         if not {found.part, found.second} & {causes.NO_TOKENS, causes.PROMPTS, causes.PREFILL, causes.NO_PREFIX}:
             return ""
         settings = self.recordings[0].settings
-        use = prefix_use(self.requests, settings)
+        use = prefix_use(self.requests, settings, self.every)
         if use is None and not settings.reuse:
             tokens = sum(request.arrival.prompt for request in self.requests)
+            name = next(iter(their_names(settings, {"enable_kv_cache_reuse": ""})))
             return (
                 f"Prefix caching is off for {_count(tokens, 'prompt token')}, and what they share is not recorded: "
-                "enable_prefix_caching=true costs next to nothing and shows it."
+                f"{name}=true costs next to nothing and shows it."
             )
         if use is None:
             return "Prefix cache: not recorded (the recording has no hashes of prompts)."
-        text = f"{use.cached / use.tokens:.0%} of {_count(use.tokens, 'prompt token')} came from the prefix cache"
         if not settings.reuse:
+            again = (use.evicted + use.unfinished) / use.tokens
             text = f"Prefix caching is off for {_count(use.tokens, 'prompt token')}"
+            return f"{text}; {again:.0%} of them are the beginning of an earlier prompt too."
+        text = f"{use.cached / use.tokens:.0%} of {_count(use.tokens, 'prompt token')} came from the prefix cache"
         reasons = _prefix_reasons(use, settings.block_size)
         return "; ".join([text, *reasons]) + "."
 

@@ -25,9 +25,9 @@ from labsched.explain.causes import (
     PROMPTS,
     ExplainedRequest,
 )
-from labsched.explain.prefixes import prefix_use
+from labsched.explain.prefixes import hashed_blocks, prefix_use
 from labsched.log.settings import SchedulerSettings
-from labsched.replay.recording import Recording
+from labsched.replay.recording import Arrival, Recording
 from labsched.replay.vllm_arguments import DTYPE, FP8, SHARE, TWO_BYTES
 
 TOKEN_TIMES = ("TTFT", "TPOT")
@@ -43,7 +43,7 @@ SECOND = 0.5  # of the largest part, from which on a second one is named
 MATTERS = 1 / 3  # of the time, from which on another part comes before the request's own work
 APART, FEW_TOKENS = 4, 16  # times as long are long prompts; fewer tokens are no difference
 DIFFER = 2  # times the p99 of another class
-LENGTH = "prompt length"  # in which classes differ
+LENGTH, ENGINE = "prompt length", "engine"  # in which classes differ
 AS_LONG = 0.5  # of the p99 of all requests: that of a class is as bad
 MOST_CLASSES, MOST_VICTIMS = 8, 2  # with more, a sentence helps nobody
 RequestKey = tuple[str | None, str]  # a request of a server: its engine and its name
@@ -94,12 +94,15 @@ def classes(requests: Sequence[ExplainedRequest]) -> list[list[RequestGroup]]:
     for kind, classed in (
         ("tenant", _by("tenant", "of tenant", requests, lambda request: request.arrival.tenant or None)),
         ("priority", _by("priority", "of priority", requests, lambda request: request.arrival.priority)),
-        ("engine", _by("engine", "of engine", requests, lambda request: request.engine)),
+        (ENGINE, _by(ENGINE, "of engine", requests, lambda request: request.engine)),
         (LENGTH, _by_length(requests)),
     ):
         same = {frozenset(map(id, group.requests)) for group in classed}
-        if 1 < len(classed) <= MOST_CLASSES and not any(
-            same == {frozenset(map(id, group.requests)) for group in other} for other in kinds
+        few = kind == ENGINE or len(classed) <= MOST_CLASSES  # one engine of many is a server of its own
+        if (
+            len(classed) > 1
+            and few
+            and not any(same == {frozenset(map(id, group.requests)) for group in other} for other in kinds)
         ):
             assert all(group.kind == kind for group in classed)
             kinds.append(classed)
@@ -246,28 +249,56 @@ def find(
     )
 
 
-def findings(requests: Sequence[ExplainedRequest], settings: SchedulerSettings, metric: str) -> list[Finding]:
+def findings(
+    requests: Sequence[ExplainedRequest],
+    settings: SchedulerSettings,
+    metric: str,
+    every: Sequence[ExplainedRequest] | None = None,
+) -> list[Finding]:
     """The finding about all requests, and those about classes that wait for another class; the weightiest first.
 
     A class that waits comes before a p99 which is its requests' own work, where nothing is in the way, and before one
     that is hardly longer than its own. [] if no request has this metric.
+
+    Args:
+        every: the server's requests, where ``requests`` are some of them: others may be in their way.
     """
-    every = everybody(requests)
-    if not every.of(metric):
+    those = everybody(requests)
+    if not those.of(metric):
         return []
-    kinds = classes(requests)
-    whole = find(every, metric, settings, requests, [])
+    involved, divisions = _divisions(requests, every)
+    kinds = [groups for groups, _ in divisions]
+    whole = find(those, metric, settings, involved, [])
     whole = replace(whole, alone=_alone(whole, kinds))
     victims = []
-    for kind in kinds:
-        of_kind = [find(group, metric, settings, requests, kind) for group in kind if group.of(metric)]
+    for groups, rivals in divisions:
+        of_kind = [find(group, metric, settings, involved, rivals) for group in groups if group.of(metric)]
         victims += [found for found in of_kind if found.is_victim]
-    victims.sort(key=lambda found: -found.share)
+    victims.sort(key=lambda found: -found.share * found.p99)
     del victims[MOST_VICTIMS:]
     if any(found.group is whole.alone for found in victims):
         return victims  # the p99 of all is theirs
     waits = victims and AS_LONG * whole.p99 <= victims[0].p99
     return [*victims, whole] if waits or whole.part in OWN_WORK else [whole, *victims]
+
+
+def _divisions(
+    requests: Sequence[ExplainedRequest], every: Sequence[ExplainedRequest] | None
+) -> tuple[Sequence[ExplainedRequest], list[tuple[list[RequestGroup], list[RequestGroup]]]]:
+    """The requests and those in their way, and for each thing in which they differ the classes of both.
+
+    The first classes of each pair are of ``requests`` alone, the second also have what is in the way.
+    """
+    chosen = set(map(id, requests))
+    involved = requests
+    if every is not None and len(every) > len(requests):
+        blamed = {(one.engine, name) for one in requests for others in one.blame.values() for name in others}
+        involved = [one for one in every if id(one) in chosen or (one.engine, one.name) in blamed]
+    divisions = []
+    for kind in classes(involved):
+        own = [replace(group, requests=[one for one in group.requests if id(one) in chosen]) for group in kind]
+        divisions.append((own, kind))
+    return involved, divisions
 
 
 def _alone(whole: Finding, kinds: Sequence[Sequence[RequestGroup]]) -> RequestGroup | None:
@@ -284,11 +315,20 @@ def _alone(whole: Finding, kinds: Sequence[Sequence[RequestGroup]]) -> RequestGr
     return None
 
 
-def differing(requests: Sequence[ExplainedRequest], settings: SchedulerSettings, metric: str) -> list[list[Finding]]:
-    """The classes whose tails differ, once for each thing in which they do: by p99, or by the largest part."""
+def differing(
+    requests: Sequence[ExplainedRequest],
+    settings: SchedulerSettings,
+    metric: str,
+    every: Sequence[ExplainedRequest] | None = None,
+) -> list[list[Finding]]:
+    """The classes whose tails differ, once for each thing in which they do: by p99, or by the largest part.
+
+    Arguments as of :func:`findings`.
+    """
     tables = []
-    for kind in classes(requests):
-        of_kind = [find(group, metric, settings, requests, kind) for group in kind if group.of(metric)]
+    involved, divisions = _divisions(requests, every)
+    for groups, rivals in divisions:
+        of_kind = [find(group, metric, settings, involved, rivals) for group in groups if group.of(metric)]
         times = [found.p99 for found in of_kind]
         if len(of_kind) > 1 and (max(times) >= DIFFER * min(times) or len({found.part for found in of_kind}) > 1):
             tables.append(of_kind)
@@ -330,7 +370,7 @@ def remedies(
 def _enlarged(settings: SchedulerSettings, name: str, most: int) -> list[dict[str, str]]:
     """Larger values of a limit, or of the smaller one of vLLM's that is in force in its place."""
     word = settings.words.get(SMALLER[name], "")
-    if not word.isdigit() or int(word) >= most:
+    if not word.isdecimal() or int(word) >= most:
         return [{name: str(times * most)} for times in ENLARGED]
     larger = {min(times * int(word), most) for times in ENLARGED}
     return [{SMALLER[name]: str(value)} for value in sorted(larger)]
@@ -372,18 +412,56 @@ def candidates(settings: SchedulerSettings, requests: Sequence[ExplainedRequest]
 
 
 def shortage(recording: Recording) -> int:
-    """The KV blocks that the requests which waited for memory lacked, in the step in which they lacked most."""
+    """The KV blocks that the requests which waited for memory lacked, in the step in which they lacked most.
+
+    A block that several of them need, or that a running request has, is needed once.
+    """
     size, most = recording.settings.block_size, 0
-    tokens = {arrival.name: arrival.prompt for arrival in (*recording.arrivals, *recording.pending)}
+    every = (*recording.arrivals, *recording.pending)
+    tokens = {arrival.name: arrival.prompt for arrival in every}
+    shared = _SharedBlocks(every, size) if recording.settings.reuse else None
     for step in recording.steps:
         waiting = [name for name, why in zip(step.waiting, step.whys, strict=True) if why == NO_BLOCK]
         if waiting and step.kv_blocks_used is not None:
+            free = recording.settings.blocks - step.kv_blocks_used
             needed = sum(-(-tokens.get(name, 0) // size) for name in waiting)
-            most = max(most, needed - (recording.settings.blocks - step.kv_blocks_used))
+            if shared and needed - free > most:
+                needed -= shared.among(tuple(waiting), step.ids)
+            most = max(most, needed - free)
         for name, made in zip(step.ids, step.made, strict=True):
             if name in tokens:
                 tokens[name] += made
     return most
+
+
+class _SharedBlocks:
+    """Which full blocks of prompts are the same, by their hashes."""
+
+    def __init__(self, every: Sequence[Arrival], size: int) -> None:
+        self._arrivals, self._size = {arrival.name: arrival for arrival in every}, size
+        self._blocks: dict[str, set[bytes]] = {}
+        self._last: tuple[tuple[str, ...], int] = (), 0
+
+    def among(self, waiting: tuple[str, ...], running: Sequence[str]) -> int:
+        """How many blocks of waiting requests are another waiting request's too, or a running one's.
+
+        While the same requests wait it is counted once.
+        """
+        if self._last[0] != waiting:
+            known, count = set[bytes]().union(*map(self._of, running)), 0
+            for name in waiting:
+                own = self._of(name)
+                count += len(own & known)
+                known |= own
+            self._last = waiting, count
+        return self._last[1]
+
+    def _of(self, name: str) -> set[bytes]:
+        if name not in self._blocks:
+            arrival = self._arrivals.get(name)
+            found = hashed_blocks(arrival.prefixes, self._size)[: arrival.prompt // self._size] if arrival else ()
+            self._blocks[name] = {*found}
+        return self._blocks[name]
 
 
 def cause_table(

@@ -37,35 +37,41 @@ class PrefixUse:
     differ_after: int | None
 
 
-def prefix_use(requests: Sequence[ExplainedRequest], settings: SchedulerSettings) -> PrefixUse | None:
-    """How the prefix cache was used; None: the recording has no hashes."""
-    size = settings.block_size
+def prefix_use(
+    requests: Sequence[ExplainedRequest], settings: SchedulerSettings, every: Sequence[ExplainedRequest] | None = None
+) -> PrefixUse | None:
+    """How the prefix cache was used; None: the recording has no hashes.
+
+    Args:
+        every: the server's requests, where ``requests`` are some of them: they were in the cache too.
+    """
+    size, counted = settings.block_size, set(map(id, requests))
     seen: dict[tuple[str | None, bytes], float] = {}  # when each block, with all before it, was computed first
     prompts = tokens = cached = evicted = unfinished = compared = new_at_once = 0
     common: list[int] = []
     engines: set[str | None] = set()  # that have computed a prompt
-    for request in sorted((r for r in requests if r.joined is not None), key=lambda r: r.joined or 0.0):
+    for request in sorted((r for r in every or requests if r.joined is not None), key=lambda r: r.joined or 0.0):
         arrival = request.arrival
         if not arrival.prefixes or request.joined is None:
             continue
-        blocks = _blocks(arrival.prefixes, size)
+        blocks = hashed_blocks(arrival.prefixes, size)
         useful = blocks[: (arrival.prompt - 1) // size]  # the last token is always computed
-        known = 0
-        for block in useful:
-            if (request.engine, block) not in seen:
-                break
-            known += 1
-        found = request.cached // size
-        for block in useful[found:known]:
-            if seen[request.engine, block] <= request.joined:
-                evicted += size
-            else:
-                unfinished += size
-        if useful and request.engine in engines:
-            compared += 1
-            new_at_once += not known
-            common += [known * size] if known else []
-        prompts, tokens, cached = prompts + 1, tokens + arrival.prompt, cached + request.cached
+        if id(request) in counted:
+            known = 0
+            for block in useful:
+                if (request.engine, block) not in seen:
+                    break
+                known += 1
+            for block in useful[request.cached // size : known]:
+                if seen[request.engine, block] <= request.joined:
+                    evicted += size
+                else:
+                    unfinished += size
+            if useful and request.engine in engines:
+                compared += 1
+                new_at_once += not known
+                common += [known * size] if known else []
+            prompts, tokens, cached = prompts + 1, tokens + arrival.prompt, cached + request.cached
         computed = request.answered_at if request.answered_at is not None else float("inf")
         engines.add(request.engine)
         for block in blocks:
@@ -77,7 +83,7 @@ def prefix_use(requests: Sequence[ExplainedRequest], settings: SchedulerSettings
     return PrefixUse(prompts, tokens, cached, evicted, unfinished, compared, new_at_once, after)
 
 
-def _blocks(prefixes: bytes, size: int) -> list[bytes]:
+def hashed_blocks(prefixes: bytes, size: int) -> list[bytes]:
     """The hashes of each full block."""
     width = size * HASH_BYTES
     return [prefixes[at : at + width] for at in range(0, len(prefixes) - width + 1, width)]

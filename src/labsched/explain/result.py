@@ -20,7 +20,9 @@ from labsched.explain.causes import ExplainedRequest
 from labsched.explain.explanation import Called, Explanation, Window
 from labsched.explain.findings import TOKEN_TIMES, Finding, RequestGroup, RequestKey, rank
 from labsched.replay import answer, clients, recording
+from labsched.replay.player import change_settings
 from labsched.replay.recording import Recording
+from labsched.replay.steptime import require_steps
 from labsched.replay.vllm_arguments import labs_names, their_names
 
 SHORTEST_MS = 0.05  # of a part that the table shows
@@ -106,7 +108,7 @@ def explain_result(
     sent = clients.read_clients(client) if client else clients.sent_requests
     read = [engine.in_turn(sent(engine)) for engine in recording.read_server(result, phase)]
     every = causes.explain_server(read, sent)
-    whole = Explanation(read, recording.other_recordings(result, read), every, len(every), naming(read))
+    whole = Explanation(read, recording.other_recordings(result, read), every, every, naming(read))
     window = Window.parse(start, end, whole.wall)
     chosen = [request for request in every if window.holds(request)]
     if not chosen:
@@ -160,7 +162,7 @@ class Diagnosis:
             changes = findings.candidates(settings, self.told.requests)
         else:
             changes = [*{tuple(one.items()): dict(one) for of in first for one in of.changes}.values()]
-        if not changes or not self._predictors:
+        if not first or not changes or not self._predictors:  # without a token there is no p99 to take down
             return []
         try:
             before = self._times({})
@@ -316,7 +318,8 @@ class Diagnosis:
         return findings.cause_table(findings.everybody(self.told.requests).of(metric), metric)
 
     def _differing(self, metric: str) -> list[list[Finding]]:
-        return findings.differing(self.told.requests, self.told.recordings[0].settings, metric)
+        told = self.told
+        return findings.differing(told.requests, told.recordings[0].settings, metric, told.every)
 
     def _with_advice(self, found: Finding) -> str:
         """The sentence of a finding, and what another setting would make of it."""
@@ -327,6 +330,9 @@ class Diagnosis:
         p99 = advice.p99(found.metric, found.group)
         if p99 is None:
             if advice.change and not read.settings.own:
+                if refusal := _refusal(read, advice.change):
+                    why = f"{refusal.what} ({refusal.why})"
+                    return f"{text} A setting against it, not tested: {named}. Nor can a replay test it: {why}."
                 command = f"labctl predict {read.source} --set {named}"
                 return f"{text} A setting against it, not tested: {named}. {command} says what it does."
             return text
@@ -348,7 +354,8 @@ class Diagnosis:
         low, high = self.intervals[found.metric]
         if high - low > WIDE * after:
             predicted += f" (between {_ms(low)} and {_ms(high)})"
-        return f"{text} With {named} {'; '.join([f'{predicted} instead of {_ms(before)}', *price])}."
+        predicted = f"{predicted} instead of {_ms(before)}"
+        return f"{text} With {named} and arrivals as recorded, {'; '.join([predicted, *price])}."
 
     @cached_property
     def _shown(self) -> Sequence[tuple[str, str, RequestGroup]]:
@@ -375,6 +382,19 @@ class Diagnosis:
         if two := self.two_replicas:
             rows.append(("two replicas", *cells(two, True)))
         yield table(rows, ("replayed with", *(f"p99 of {title}, ms" for title, *_ in self._shown)))
+
+
+def _refusal(read: Recording, change: Mapping[str, str]) -> LabError | None:
+    """Why no replay of this recording says what a change does; None: one does."""
+    from labsched.replay.vllm_scheduler import change_vllm_settings
+
+    try:
+        changed = change_vllm_settings if read.settings.vllm else change_settings
+        if changed(read.settings, labs_names(read.settings, change)).pace is None:
+            require_steps(len(read.steps))
+    except LabError as error:
+        return error
+    return None
 
 
 def _ms(value: float) -> str:

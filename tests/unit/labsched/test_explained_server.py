@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from labsched.explain.explanation import Window
 from labsched.explain.prefixes import prefix_use
 from labsched.explain.result import explain_result
 from labsched.log.settings import SchedulerSettings
-from labsched.replay import answer, clients, figures, recording
+from labsched.replay import answer, clients, figures, player, recording
 from labsched.replay.player import ReplayResult, change_settings, replay
 from labsched.replay.recording import Arrival, Recording, Sent
 from labsched.step import NOT_RECORDED, Step
@@ -77,7 +77,7 @@ def linear(row: Step) -> float:
 
 def test_no_threshold_is_named_that_no_prompt_reaches(tmp_path: Path) -> None:
     """Forty prompts of 40 tokens at once; the threshold would be a quarter of the budget of 2,048."""
-    written_by_vllm(tmp_path, recorded(chats(40, 0.0, 40, 20), vllm_settings(), linear))
+    written_by_vllm(tmp_path, recorded(chats(40, 0.0, 40, 40), vllm_settings(), linear))
     document = json.loads(CliRunner().invoke(explain_command, [str(tmp_path), "--json"]).output)
     assert document["TTFT"]["largest"]["part"] == causes.PROMPTS and document["TTFT"]["change"] == {}
 
@@ -258,6 +258,55 @@ def test_a_line_gives_no_reason_to_a_request_that_it_does_not_give_one(
     assert all((one.whys, one.behind) == (each, behind) for one in read)
 
 
+def test_of_a_few_steps_nobody_knows_what_others_prompts_took(tmp_path: Path) -> None:
+    """Ten prompts at once on a device whose steps take 9 ms, whatever they compute: each would wait as long alone."""
+    written_by_vllm(tmp_path, recorded([request(str(n), 0.0, 20, 10) for n in range(10)], vllm_settings(), flat))
+    told = explain_result(tmp_path)
+    assert len(told.told.recordings[0].steps) < 30
+    first = told.found["TTFT"][0]
+    assert first.part == NOT_RECORDED and first.culprit is None and not first.changes
+    assert "10 steps are too few" in told.told.heading()
+
+
+def flat(row: Step) -> float:
+    return 9e-3
+
+
+# -- time in which nothing is computed --------------------------------------------------------------------------------
+
+
+def test_while_an_idle_server_computes_no_step_for_a_request_its_time_is_not_recorded(tmp_path: Path) -> None:
+    """By hand: vLLM has each request for two seconds, as for a grammar, and no step; its prompt takes 50 ms."""
+    rows, arrivals = list[Step](), list[Arrival]()
+    for n in range(40):
+        name, begins = str(n), 10.0 * n + 2.0
+        rows.append(row([name], begins, begins + 0.05, "p", joined=[name]))
+        rows.append(row([name], begins + 0.05, begins + 0.06, ended={name: "length"}))
+        arrivals.append(request(name, 10.0 * n, 1, 2))
+    for one in causes.explain_requests(Recording(vllm_settings(), arrivals, rows)):
+        ttft = {part: round(ms) for part, ms in one.ttft.items() if round(ms)}
+        assert ttft == {NOT_RECORDED: 2000, causes.PREFILL: 50}
+    written_by_vllm(tmp_path, Recording(vllm_settings(), arrivals, rows))
+    assert explain_result(tmp_path).found["TTFT"][0].part == NOT_RECORDED
+
+
+def test_while_a_busy_server_stands_still_between_two_steps_the_time_of_all_is_not_recorded() -> None:
+    """By hand: as while an adapter is loaded, which takes from 4.0 to 6.0. One request waits for its slot throughout;
+    one comes to the scheduler meanwhile, and one to the front end, from which the scheduler had it at 6.0.
+    """
+    rows = [row(["a"], 0.1 * n, 0.1 * n + 0.1, waiting=["w"], why="no slot", busy=n > 0) for n in range(40)]
+    rows.append(row(["a"], 6.0, 6.1, waiting=["w", "b", "c"], why="no slot", busy=True))
+    rows.append(row(["w", "b", "c"], 6.1, 6.2, "ppp", joined=["w", "b", "c"], busy=True))
+    arrivals = [request("a", 0.0, 1, 41), request("w", 0.0, 1, 1), request("b", 4.5, 1, 1)]
+    arrivals.append(replace(request("c", 4.5, 1, 1), waited=1.4999))
+    found = {one.name: one for one in causes.explain_requests(Recording(vllm_settings(), arrivals, rows))}
+    assert found["a"].tpot[NOT_RECORDED] == pytest.approx(50), "two seconds in forty gaps"
+    for name, seconds in (("w", 2.0), ("b", 1.5), ("c", 1.5)):
+        assert found[name].ttft[NOT_RECORDED] == pytest.approx(1e3 * seconds, abs=0.2)
+        assert found[name].ttft.get(causes.FRONT_END, 0.0) < 0.2
+    assert round(found["w"].ttft[causes.NO_SLOT]) == 4100
+
+
 # -- everybody counts -------------------------------------------------------------------------------------------------
 
 
@@ -327,6 +376,34 @@ def test_a_request_that_still_waits_at_the_end_of_a_recording_is_counted_and_not
     assert f"{12 - len(begun)} still waited at the end" in sentences(tmp_path)[1]
 
 
+def test_a_request_that_ended_without_a_token_is_not_said_to_wait(tmp_path: Path) -> None:
+    """By hand: an embedding is an answer, and no token."""
+    rows = [row([f"{n}"], 0.1 * n, 0.1 * n + 0.1, "p", made=[0], ended={f"{n}": "stop"}) for n in range(40)]
+    arrivals = [replace(request(f"{n}", 0.1 * n, 1, 1), made=0, why="stop") for n in range(40)]
+    written_by_vllm(tmp_path, Recording(vllm_settings(), arrivals, rows))
+    first = sentences(tmp_path)[1]
+    assert "40 ended without one" in first and "still waited" not in first
+
+
+def test_a_request_that_had_only_just_come_at_the_end_of_a_recording_is_not_the_first_sentence(tmp_path: Path) -> None:
+    made = recorded(chats(50, 0.1, 200, 20), vllm_settings(), linear)
+    came = made.arrivals[-1].at
+    written_by_vllm(tmp_path, replace(made, steps=[one for one in made.steps if one.began < came - 0.001]))
+    told = explain_result(tmp_path).told
+    assert [one.arrival.id for one in told.lost] == ["chat 49"] and len(told.lost) >= 0.01 * len(told.requests)
+    assert not told.lost_first
+
+
+def test_where_no_request_got_a_token_no_setting_is_tried(tmp_path: Path) -> None:
+    """Prompts of 5,000 tokens in steps of 64, whose clients leave after half a second."""
+    load = [replace(one, why="cancelled", made=0, left_at=one.at + 0.5) for one in chats(10, 0.1, 5000, 20)]
+    made = recorded(load, vllm_settings(step_tokens=64), linear)
+    assert len(made.steps) >= 30 and not any(count for one in made.steps for count in one.made)
+    written_by_vllm(tmp_path, made)
+    told = explain_result(tmp_path, predicts=predicts)
+    assert len(told.sentences()) == 2 and not told.found and not told.tried
+
+
 # -- which recording --------------------------------------------------------------------------------------------------
 
 
@@ -393,6 +470,41 @@ def test_an_incident_is_cut_out_by_seconds_or_by_the_time_of_day(tmp_path: Path)
         Window.parse("14:02", None, None)
     with lab_error("window-invalid"):
         Window.parse("9", "3", day)
+
+
+def empty_rank(folder: Path, rank: int, started: str) -> None:
+    written_by_vllm(folder, replace(loaded_rank(), arrivals=[], steps=[]), rank, started)
+
+
+def test_a_rank_that_no_request_reached_does_not_hide_the_others(tmp_path: Path) -> None:
+    written_by_vllm(tmp_path, loaded_rank(), 0)
+    empty_rank(tmp_path, 1, "20261128-140000500")
+    told = explain_result(tmp_path).told
+    assert [read.engine for read in told.recordings] == ["0"] and len(told.requests) == 80
+
+
+def test_a_server_that_no_request_reached_has_no_recording(tmp_path: Path) -> None:
+    empty_rank(tmp_path, 0, "20261128-140000000")
+    with lab_error("recording-empty", "0 requests and 0 steps"):
+        explain_result(tmp_path)
+
+
+def test_a_rank_that_computed_nothing_for_its_requests_is_not_left_out(tmp_path: Path) -> None:
+    written_by_vllm(tmp_path, loaded_rank(), 0)
+    stuck = replace(loaded_rank(), steps=[], arrivals=[replace(request("x", 0.0, 9, 1), why="cancelled", made=0)])
+    path = written_by_vllm(tmp_path, stuck, 1, "20261128-140000500")
+    arrived = {"t": 100.0, "v": 2, "model": "vllm", "instance": "1", "kind": "arrival", "name": "1", "id": "x"}
+    arrived |= {"came": 1, "arrived": 100.0, "after": 0, "prompt": 9, "limit": 1, "priority": 2}
+    path.write_text(f"{path.read_text().splitlines()[0]}\n{json.dumps(arrived)}\n")
+    with lab_error("recording-without-steps", "1 requests and 0 steps"):
+        explain_result(tmp_path)
+
+
+def test_the_one_loaded_engine_of_many_is_named() -> None:
+    loaded = [replace(loaded_rank(), engine="0"), *(replace(idle_rank(), engine=str(n)) for n in range(1, 12))]
+    found = causes.explain_server(loaded, lambda _: {})
+    first, *_ = findings.findings(found, loaded[0].settings, "TTFT")
+    assert first.alone and (first.alone.kind, first.alone.title) == ("engine", "0")
 
 
 # -- the limit that is in force ---------------------------------------------------------------------------------------
@@ -628,7 +740,104 @@ def test_a_recording_without_hashes_says_that_the_cache_is_not_recorded(tmp_path
         assert any(sentence.startswith(said_of_it) for sentence in sentences(folder))
 
 
+def with_bulk_before(urgent_from: float) -> Recording:
+    """Batch jobs that take all eight slots, and urgent requests that come from then on."""
+    bulk = [request(f"b{n}", 1e-3 * n, 300, 80, priority=9) for n in range(60)]
+    urgent = [request(f"u{n}", urgent_from + 0.05 * n, 50, 10, priority=1) for n in range(20)]
+    return recorded([*bulk, *urgent], vllm_settings(slots=8), linear)
+
+
+def test_those_in_the_way_are_named_although_they_came_before_the_chosen_time(tmp_path: Path) -> None:
+    written_by_vllm(tmp_path, with_bulk_before(0.5))
+    told = explain_result(tmp_path, start="0.4")
+    first = told.found["TTFT"][0]
+    assert len(told.told.requests) == 20 and {one.arrival.priority for one in first.group.requests} == {1}
+    assert first.is_victim and first.behind and first.behind.title == "9"
+    assert first.culprit and first.culprit.arrival.priority == 9
+
+
+def test_a_prefix_that_was_evicted_before_the_chosen_time_had_been_seen(tmp_path: Path) -> None:
+    """Ten prompts, and in the chosen time the same ones again; the cache holds two of them."""
+    made = with_a_system_prompt([*range(10), *range(10)], 0.5, 24)
+    found = causes.explain_requests(made)
+    for told in (used(made), prefix_use(found[10:], made.settings, found)):
+        assert told is not None and told.evicted == 10 * 320
+    last = prefix_use(found[10:], made.settings, found)
+    assert last and (last.tokens, last.compared, last.new_at_once) == (10 * 336, 10, 0)
+    told = explain_result(written(tmp_path, made), start="4.9").told
+    whole = findings.find(findings.everybody(told.requests), "TTFT", made.settings, told.every, [])
+    assert "evicted" in told.about_prefixes(whole) and "first block" not in told.about_prefixes(whole)
+
+
+def test_what_was_not_kept_for_reuse_was_not_evicted(tmp_path: Path) -> None:
+    made = with_a_system_prompt([5] * 40, 0.5, 400)
+    off = replace(made.settings, words={**made.settings.words, "enable_kv_cache_reuse": "false"})
+    steps = recorded(made.arrivals, off, linear).steps
+    told = explain_result(written(tmp_path, replace(made, settings=off, steps=steps))).told
+    said_of_it = told.about_prefixes(told.of("TTFT")[0])
+    assert "is off" in said_of_it and "93% of them" in said_of_it and "evicted" not in said_of_it
+
+
 # -- memory, and a machine that was held up ---------------------------------------------------------------------------
+
+
+def test_a_long_request_that_holds_the_memory_is_named_by_the_many_that_wait_for_it(tmp_path: Path) -> None:
+    """A document of 30,000 tokens holds nearly all of the KV cache; short chats hold few blocks, and are many."""
+    shorts = chats(200, 0.03, 200, 100)
+    giant = request("giant", 0.5, 30_000, 1500)
+    settings = vllm_settings(blocks=2100)
+    load = sorted([*shorts, giant], key=lambda one: one.at)
+    made, well = recorded(load, settings, linear), recorded(shorts, settings, linear)
+    assert p99(made, shorts) > 5 * p99(well, shorts), "the document is the cause: without it the wait goes"
+    written_by_vllm(tmp_path, made)
+    first = explain_result(tmp_path).found["TTFT"][0]
+    assert first.part in findings.SHORT_OF_MEMORY
+    assert first.is_victim and first.behind and [one.arrival.id for one in first.behind.requests] == ["giant"]
+    assert first.culprit and first.culprit.arrival.id == "giant"
+
+
+def test_a_block_that_many_requests_share_is_missing_once() -> None:
+    """By hand: 30 blocks, 28 in use; two requests wait whose 20 first blocks a running one has, and need two each."""
+    settings = vllm_settings(blocks=30)
+    settings = replace(settings, words={**settings.words, "enable_kv_cache_reuse": "true"})
+    arrivals = [
+        replace(request(name, 0.0, 340, 1), prefixes=hashed(*range(320), *range(at, at + 20)))
+        for name, at in (("a", 1000), ("b", 2000), ("c", 3000))
+    ]
+    rows = [row(["a"], 0.1, 0.2, "p", kv_blocks_used=28, waiting=["b", "c"], why="no KV block")]
+    assert findings.shortage(Recording(settings, arrivals, rows)) == 2 + 2 - 2
+    unshared = replace(settings, words={**settings.words, "enable_kv_cache_reuse": "false"})
+    assert findings.shortage(Recording(unshared, arrivals, rows)) == 22 + 22 - 2
+
+
+def test_hiccups_of_a_server_whose_clients_wait_for_their_answers_are_not_the_cause_for_good(tmp_path: Path) -> None:
+    """Twelve clients on four slots: eight always wait. The machine stands still for 0.3 s every two seconds."""
+
+    def with_hiccups(one: Step) -> float:
+        over = one.began + linear(one)
+        return linear(one) + 0.3 * (math.floor(over / 2) - math.floor(one.began / 2))
+
+    settings = vllm_settings(slots=4)
+
+    def in_a_closed_loop(cost: Callable[[Step], float]) -> Recording:
+        load = chats(300, 0.0, 60, 40)
+        again = player.Replay(player.scheduler_of(as_ours(settings)), load, cost, in_flight=12)
+        steps = again.run()
+        return Recording(settings, [replace(one, at=again.arrived[one.name]) for one in load], steps)
+
+    made, well = in_a_closed_loop(with_hiccups), in_a_closed_loop(linear)
+    assert p99(well, well.arrivals) > 0.6 * p99(made, made.arrivals), "without the hiccups it is hardly less"
+    first = findings.findings(causes.explain_requests(made), settings, "TTFT")[0]
+    assert first.part == causes.NO_SLOT and first.share > 0.5
+
+
+def test_what_no_replay_can_test_is_not_said_to_be_predictable(tmp_path: Path) -> None:
+    path = written_by_vllm(tmp_path, loaded_rank())
+    path.write_text(path.read_text().replace('"beyond": []', '"beyond": ["LoRA adapters"]'))
+    told = explain_result(tmp_path)
+    assert told.advice["TTFT"].change and told.advice["TTFT"].p99("TTFT", told.found["TTFT"][0].group) is None
+    first = told.sentences()[1]
+    assert "not tested" in first and "LoRA adapters" in first and "labctl predict" not in first
 
 
 def test_what_was_missing_is_said_in_blocks_and_no_operator_is_told_to_double_the_memory(tmp_path: Path) -> None:
@@ -662,7 +871,7 @@ def test_no_setting_helps_is_said_only_where_the_machine_is_nearly_all_of_it(tmp
         written_by_vllm(folder, recorded(arrivals, vllm_settings(slots=slots), held))
         _, first, *_ = sentences(folder)
         assert causes.PARTS[causes.HELD] in first
-        assert ("No setting helps" in first) != helps, first
+        assert ("No setting" in first) != helps, first
         assert ("max_num_seqs=" in first) == helps, first
 
 
