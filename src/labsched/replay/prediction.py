@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labsched.log.settings import SchedulerSettings
-from labsched.replay.answer import Predictor, extrapolation_in_words
+from labsched.replay.answer import KNEE_STEPS, Predictor, extrapolation_in_words
 from labsched.replay.recording import Recording, other_recordings, others_in_words
 from labsched.replay.steptime import HELD_UP, TERMS, TOKEN, Extrapolated
 from labsched.replay.vllm_arguments import their_names
@@ -64,10 +64,12 @@ def plan_lines(predictor: Predictor, document: Mapping[str, Any]) -> list[str]:
     settings, tried, marks = predictor.recording.settings, document["tried"], document["extrapolated"]
     name = next(iter(theirs(settings, {"max_num_sequences": ""}).get("vllm", {})), "max_num_sequences")
     slots, replicas, knee = document["max_num_sequences"], document["replicas"], document["knee_per_s"]
+    # Where every rate that was tried was within the limits, the knee is higher: the recording is too short to have one.
+    over = "over " if knee and knee > tried["knee_per_s"] * (1 - 1.5 / 2**KNEE_STEPS) else ""
     words = {
         "one replica": f"{name}={slots}" if slots else f"not with {name} up to {tried['max_num_sequences']}",
         "replicas": f"{replicas or 'not with up to ' + str(tried['replicas'])} ({name}={slots_of(predictor)})",
-        "knee": f"{knee:.2f} requests/s a replica" if knee else "not even one request at a time",
+        "knee": f"{over}{knee:.2f} requests/s a replica" if knee else "not even one request at a time",
     }
     return [
         f"{title:<15}{text}{'  (extrapolated)' if mark else ''}"

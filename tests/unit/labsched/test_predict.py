@@ -659,6 +659,16 @@ def test_plan_names_a_setting_a_number_of_replicas_and_the_knee(made_up: Recordi
     assert found["replicas"] == 1 and 1 <= found["max_num_sequences"] <= 4 and found["knee_per_s"] > 4
 
 
+def test_a_recording_too_short_to_have_a_knee_says_that_it_is_higher(made_up: Recording) -> None:
+    """Three requests, which are within the limits even if all come at once; thirty are not."""
+    few = replace(made_up, arrivals=made_up.arrivals[:3])
+    for recorded, higher in ((few, True), (made_up, False)):
+        predictor = answer.Predictor.of(recorded, slo=Slo(ttft=60.0))
+        document = prediction.plan_document(predictor, 4.0, "ttft<60ms")
+        assert (document["knee_per_s"] > 0.98 * document["tried"]["knee_per_s"]) == higher
+        assert (" over " in prediction.plan_lines(predictor, document)[-1]) == higher
+
+
 @pytest.mark.parametrize(
     ("more", "said"), [(["--sweep", "max_num_tokens=8"], "--sweep"), (["--scheduler"], "--scheduler")]
 )
