@@ -160,7 +160,8 @@ class Explanation:
 
     @property
     def lost(self) -> Sequence[ExplainedRequest]:
-        return [request for request in self.requests if not request.answered]
+        """Those that got no token: their steps show none, and so does their end, whose step may be cut off."""
+        return [request for request in self.requests if not request.answered and not request.arrival.made]
 
     def of(self, metric: str) -> list[Finding]:
         """The findings about a metric, the weightiest first."""

@@ -404,6 +404,16 @@ def test_where_no_request_got_a_token_no_setting_is_tried(tmp_path: Path) -> Non
     assert len(told.sentences()) == 2 and not told.found and not told.tried
 
 
+def test_a_request_whose_only_step_is_cut_off_is_not_said_to_have_got_nothing(tmp_path: Path) -> None:
+    """A killed server has written the end of a request, and not the step in which it got its only token."""
+    path = written_by_vllm(tmp_path, recorded(chats(40, 0.1, 50, 1), vllm_settings(), linear))
+    *lines, end, step = path.read_text().splitlines()
+    assert json.loads(end)["kind"] == "request" and json.loads(step)["kind"] == "step"
+    path.write_text("".join(f"{line}\n" for line in [*lines, end]))
+    told = explain_result(tmp_path).told
+    assert len(told.requests) == 40 and not told.lost
+
+
 # -- which recording --------------------------------------------------------------------------------------------------
 
 
