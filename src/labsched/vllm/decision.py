@@ -142,6 +142,11 @@ def _is_unready(request: Any) -> bool:
     return getattr(request.status, "name", "").startswith("WAITING_FOR")
 
 
+def _is_paused(scheduler: Any) -> bool:
+    """Whether vLLM was told to admit nothing, as while it gets other weights: then it looks at no condition."""
+    return getattr(getattr(scheduler, "_pause_state", None), "name", "").startswith("PAUSED")
+
+
 def why_not_admitted(
     scheduler: Any, first: Any, tokens: int, preempted: bool, blocks: int, shared: Shared = shared_blocks
 ) -> Because:
@@ -153,11 +158,12 @@ def why_not_admitted(
         preempted: whether the step preempted: then vLLM admits nothing.
         blocks: of the cache.
     """
-    if first is None:
+    if first is None or _is_paused(scheduler):
         return Because()
     if not preempted:
         most = getattr(scheduler, "max_num_active_reqs", None) or scheduler.max_num_running_reqs
-        if len(scheduler.running) >= most:
+        sessions = getattr(scheduler, "num_waiting_for_streaming_input", 0)  # they keep their slots
+        if len(scheduler.running) + sessions >= most:
             return Because("no slot")
         room = scheduler.max_num_scheduled_tokens - tokens
         if room <= 0 or (not scheduler.scheduler_config.enable_chunked_prefill and first.num_tokens > room):

@@ -177,6 +177,11 @@ def scheduler(running: int, free: int, budget: int = 64, chunked: bool = True, w
     )
 
 
+def told(state: Any, **more: Any) -> Any:
+    """The same scheduler, which only some versions of vLLM have like this."""
+    return SimpleNamespace(**vars(state), **more)
+
+
 WAITS = SimpleNamespace(num_tokens=100, status=None)  # four blocks of 32
 
 
@@ -190,6 +195,9 @@ WAITS = SimpleNamespace(num_tokens=100, status=None)  # four blocks of 32
         (scheduler(2, 8), 2, True, "no KV block", {"need": 4, "used": 2, "reserve": 0, "blocks": 10}),
         (scheduler(2, 5, watermark=2), 2, False, "no KV block", {"need": 4, "used": 5, "reserve": 2, "blocks": 10}),
         (scheduler(2, 8), 2, False, None, {}),  # it would have fitted: a reason that is not known here is none
+        (told(scheduler(2, 5), num_waiting_for_streaming_input=1), 3, False, "no slot", {}),
+        (told(scheduler(3, 3), _pause_state=SimpleNamespace(name="PAUSED_NEW")), 64, False, None, {}),
+        (told(scheduler(3, 5), _pause_state=SimpleNamespace(name="UNPAUSED")), 64, False, "no slot", {}),
     ],
 )
 def test_the_reason_is_the_first_condition_that_stopped_the_queue(
