@@ -6,6 +6,8 @@ Both have times of the monotonic clock, so a client on the recorded machine is o
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -67,16 +69,28 @@ def _sent(line: Mapping[str, Any]) -> Sent:
     responses = line.get("responses", ())
     # One response with a whole answer does not show when its first token was there.
     streamed = len(responses) > 1 or (len(responses) == 1 and line.get("tokens") == 1)
-    first = float(responses[0][0]) if streamed else None
-    due, end = (float(line.get(name) or 0) or None for name in ("due", "end"))
-    return Sent(float(line["start"]), due, end, first)
+    first = _finite(responses[0][0]) if streamed else None
+    due, end = (_finite(line.get(name) or 0) or None for name in ("due", "end"))
+    return Sent(_finite(line["start"]), due, end, first)
+
+
+def _finite(value: Any) -> float:
+    """A time. Raises ValueError or TypeError: it is none."""
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"{value} is not a time")
+    return number
 
 
 def _of_vllm_bench(document: Mapping[str, Any]) -> list[Sent]:
     """In the order in which they were sent, which is that of their numbers."""
     every = zip(document["start_times"], document["ttfts"], document["itls"], strict=True)
     return [
-        Sent(start, None, start + ttft + sum(gaps) if ttft else None, start + ttft if ttft else None)
+        Sent(
+            _finite(start),
+            None,
+            _finite(start + ttft + sum(gaps)) if ttft else None,
+            _finite(start + ttft) if ttft else None,
+        )
         for start, ttft, gaps in every
     ]
 
@@ -137,11 +151,17 @@ def _checked(path: Path, recording: Recording, found: dict[str, Sent]) -> dict[s
             code="client-unjoined",
         )
     received = {arrival.name: recording.zero + arrival.received for arrival in _all(recording)}
-    early = [name for name, sent in found.items() if sent.start > received[name] + EARLY_S]
-    if early:
+    impossible = {name for name, sent in found.items() if sent.start > received[name] + EARLY_S}
+    if recording.settings.recorded:  # where a step is over before its tokens are sent
+        made: dict[str, float] = {}  # when each request had its first token
+        for step in recording.steps:
+            for name in itertools.compress(step.ids, step.made):
+                made.setdefault(name, recording.zero + step.over - EARLY_S)
+        impossible |= {name for name, sent in found.items() if sent.first and sent.first < made.get(name, -math.inf)}
+    if impossible:
         raise LabError(
             f"{path} was written by another clock",
-            f"{len(early):,} of {len(found):,} requests were sent after the server had them",
+            f"{len(impossible):,} of {len(found):,} requests were sent or answered before that can be",
             "run the client on the recorded machine",
             code="client-clock",
         )

@@ -989,7 +989,13 @@ def test_a_client_file_of_another_clock_or_another_form_is_refused(tmp_path: Pat
     file.write_text("".join(f"{json.dumps({**line, 'start': line['start'] + 900})}\n" for line in lines))
     with lab_error("client-clock"):
         clients.read_clients(file)(read)
-    for text in ("{", '{"start_times": [1]}', '{"id": 3}', "[]"):
+    for line in lines:
+        line["responses"] = [[at - 900, text] for at, text in line["responses"]]
+    file.write_text("".join(f"{json.dumps({**line, 'start': line['start'] - 900})}\n" for line in lines))
+    with lab_error("client-clock"):
+        clients.read_clients(file)(read)
+    never = '{"id": "chat-0", "start": NaN, "responses": []}'
+    for text in ("{", '{"start_times": [1]}', '{"id": 3}', "[]", never):
         file.write_text(text)
         with lab_error("client-unreadable"):
             clients.read_clients(file)
