@@ -41,6 +41,10 @@ CACHE_MATTERS = 0.1  # of the prompt tokens
 MOST_SHARE = 0.95  # of a device's memory
 SECOND = 0.5  # of the largest part, from which on a second one is named
 MATTERS = 1 / 3  # of the time, from which on another part comes before the request's own work
+CULPRIT, STANDS_OUT = (
+    0.1,
+    2,
+)  # of what others answer for, or times the mean: with less, one of many alike would be named
 APART, FEW_TOKENS = 4, 16  # times as long are long prompts; fewer tokens are no difference
 DIFFER = 2  # times the p99 of another class
 LENGTH, ENGINE = "prompt length", "engine"  # in which classes differ
@@ -163,7 +167,7 @@ class Finding:
         part: the largest one; the requests' own work only if nothing else is a third of the time.
         second: the next one that is not the requests' own work, if it matters; else None.
         behind: the class that answers for most of this part, if it answers for half of it; else None.
-        culprit: the request that answers for most of it; None if none does.
+        culprit: the request that answers for most of it, if it stands out; else None.
         changes: settings against the part, or against the second one if the machine was held up, the smallest change
             first; [] if there is none.
     """
@@ -223,10 +227,13 @@ def find(
         for name, ms in request.blame.get(part, {}).items():
             blamed[request.engine, name] += ms
     by_key = {(request.engine, request.name): request for request in every}
-    culprit = by_key.get(max(blamed, key=lambda key: blamed[key])) if blamed else None
+    whole_blame = sum(blamed.values())
+    worst = max(blamed, key=lambda key: blamed[key], default=None)
+    enough = min(CULPRIT, STANDS_OUT / max(1, len(blamed))) * whole_blame
+    culprit = by_key.get(worst) if worst and blamed[worst] >= enough else None
     answers = [(sum(blamed.get((r.engine, r.name), 0.0) for r in rival.requests), rival) for rival in rivals]
     most, behind = max(answers, key=lambda answer: answer[0], default=(0.0, None))
-    behind = behind if most > sum(blamed.values()) / 2 else None
+    behind = behind if most > whole_blame / 2 else None
     return Finding(
         metric=metric,
         group=group,

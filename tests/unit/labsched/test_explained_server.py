@@ -662,6 +662,16 @@ def test_a_byte_for_a_number_is_tried_where_requests_wait_for_memory_and_numbers
     assert tried(60, "auto") and not tried(60, "fp8") and not tried(4000, "auto")
 
 
+@pytest.mark.parametrize("tokens", [40, 4000])
+def test_a_request_is_named_as_in_the_way_if_it_stands_out_and_not_if_all_are_alike(tokens: int) -> None:
+    """Two hundred at once on 64 slots; one of them has an answer of so many tokens."""
+    load = [request("x", 0.0, 60, tokens), *chats(200, 0.0, 60, 40)]
+    found = causes.explain_requests(recorded(load, vllm_settings(slots=64), linear))
+    first, *_ = findings.findings(found, vllm_settings(slots=64), "TTFT")
+    assert first.part == causes.NO_SLOT
+    assert (first.culprit.name if first.culprit else None) == ("x" if tokens > 40 else None)
+
+
 def test_requests_that_are_alike_are_one_class() -> None:
     found = causes.explain_requests(recorded(chats(50, 0.02, 60, 20), vllm_settings(), linear))
     assert findings.classes(found) == [] and findings.differing(found, vllm_settings(), "TTFT") == []
@@ -752,7 +762,7 @@ def test_a_recording_without_hashes_says_that_the_cache_is_not_recorded(tmp_path
 
 def with_bulk_before(urgent_from: float) -> Recording:
     """Batch jobs that take all eight slots, and urgent requests that come from then on."""
-    bulk = [request(f"b{n}", 1e-3 * n, 300, 80, priority=9) for n in range(60)]
+    bulk = [request(f"b{n}", 1e-3 * n, 300, 80 if n else 800, priority=9) for n in range(60)]
     urgent = [request(f"u{n}", urgent_from + 0.05 * n, 50, 10, priority=1) for n in range(20)]
     return recorded([*bulk, *urgent], vllm_settings(slots=8), linear)
 
@@ -763,7 +773,7 @@ def test_those_in_the_way_are_named_although_they_came_before_the_chosen_time(tm
     first = told.found["TTFT"][0]
     assert len(told.told.requests) == 20 and {one.arrival.priority for one in first.group.requests} == {1}
     assert first.is_victim and first.behind and first.behind.title == "9"
-    assert first.culprit and first.culprit.arrival.priority == 9
+    assert first.culprit and first.culprit.arrival.id == "b0"
 
 
 def test_a_prefix_that_was_evicted_before_the_chosen_time_had_been_seen(tmp_path: Path) -> None:
