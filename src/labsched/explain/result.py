@@ -21,7 +21,7 @@ from labsched.explain.explanation import Called, Explanation, Window
 from labsched.explain.findings import TOKEN_TIMES, Finding, RequestGroup, RequestKey, rank
 from labsched.replay import answer, clients, recording
 from labsched.replay.player import change_settings
-from labsched.replay.recording import Recording
+from labsched.replay.recording import Recording, Sent
 from labsched.replay.steptime import require_steps
 from labsched.replay.vllm_arguments import labs_names, their_names
 
@@ -105,8 +105,9 @@ def explain_result(
             "name the folder of a result, or of LABS_RECORD; or a stack that is up, and one of its requests",
             code="result-missing",
         )
-    sent = clients.read_clients(client) if client else clients.sent_requests
-    read = [engine.in_turn(sent(engine)) for engine in recording.read_server(result, phase)]
+    engines = recording.read_server(result, phase)
+    sent = _joined(client, engines) if client else clients.sent_requests
+    read = [engine.in_turn(sent(engine)) for engine in engines]
     every = causes.explain_server(read, sent)
     whole = Explanation(read, recording.other_recordings(result, read), every, every, naming(read))
     window = Window.parse(start, end, whole.wall)
@@ -119,6 +120,21 @@ def explain_result(
             code="recording-empty",
         )
     return Diagnosis(dataclasses.replace(whole, requests=chosen), predicts, tell)
+
+
+def _joined(client: Path, engines: Sequence[Recording]) -> clients.ClientTimes:
+    """What the client's file says of each engine's requests. Raises LabError: it has no request of any engine."""
+    read, found, unjoined = clients.read_clients(client), dict[str | None, Mapping[str, Sent]](), list[LabError]()
+    for engine in engines:
+        try:
+            found[engine.engine] = read(engine)
+        except LabError as error:
+            if error.code != clients.UNJOINED:
+                raise
+            unjoined.append(error)
+    if not found:
+        raise unjoined[0]
+    return lambda engine: found.get(engine.engine, {})
 
 
 @dataclasses.dataclass(frozen=True)

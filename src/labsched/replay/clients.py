@@ -22,6 +22,7 @@ VLLM_ID = re.compile(  # vLLM's id of a request: its kind, the client's own id, 
     r"(?:chatcmpl-(?P<chat>.+?)|cmpl-(?P<text>.+?)-\d+)(?:-[0-9a-f]{8})?"
 )
 NUMBERED = re.compile(r"(?P<run>.*?)(?P<number>\d+)")  # `vllm bench serve` numbers the requests of a run
+UNJOINED = "client-unjoined"  # the code of the error where a client and a recording share no request
 EARLY_S = 0.001  # by which clocks of one machine may differ
 CLIENT_FORMS = "requests.jsonl of labctl bench, or vllm bench serve --save-result --save-detailed"
 ClientTimes = Callable[[Recording], Mapping[str, Sent]]
@@ -148,7 +149,7 @@ def _checked(path: Path, recording: Recording, found: dict[str, Sent]) -> dict[s
             f"{path} and the recording have no request in common",
             "requests are joined by their ids, and by a clock that both read",
             "name the client's file of this recording, made on the same machine",
-            code="client-unjoined",
+            code=UNJOINED,
         )
     received = {arrival.name: recording.zero + arrival.received for arrival in _all(recording)}
     impossible = {name for name, sent in found.items() if sent.start > received[name] + EARLY_S}

@@ -1011,3 +1011,18 @@ def test_a_client_file_of_another_clock_or_another_form_is_refused(tmp_path: Pat
             clients.read_clients(file)
     with lab_error("client-unreadable"):
         clients.read_clients(tmp_path)
+
+
+def test_a_client_whose_requests_reached_one_of_two_engines_is_joined_with_that_one(tmp_path: Path) -> None:
+    made = served_ids(through_a_front_end(0.1), "{}")
+    others = replace(made, arrivals=[replace(one, id=f"other-{n}") for n, one in enumerate(made.arrivals)])
+    written_by_vllm(tmp_path, made, 0)
+    written_by_vllm(tmp_path, others, 1, "20261128-140000500")
+    file = tmp_path / "requests.jsonl"
+    file.write_text(bench_lines(made, first_tokens(made), 0.25))
+    told = explain_result(tmp_path, client=file).told
+    joined = {one.engine for one in told.requests if causes.DELIVERY in one.ttft}
+    assert joined == {"0"} and len(told.requests) == 2 * len(made.arrivals)
+    file.write_text(file.read_text().replace('"id": "chat', '"id": "nobody'))
+    with lab_error("client-unjoined"):
+        explain_result(tmp_path, client=file)
