@@ -159,12 +159,10 @@ class Artifact(ABC):
             if self.ready(workspace):
                 return path
             with replace_dir(path) as fresh:
-                began = time.monotonic()
                 facts = self.write(fresh, workspace, tell, builder)
-                spent = round(time.monotonic() - began, 2)
                 tell("hashing")
                 files = measure(fresh, self.store.manifest)
-                manifest = {"made": time.time(), "build_s": spent, **facts, "files": files}
+                manifest = {"made": time.time(), **facts, "files": files}
                 atomic_write(fresh / self.store.manifest, json.dumps(manifest, indent=1))
         return path
 

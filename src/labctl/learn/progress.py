@@ -25,7 +25,6 @@ class Entry:
 
     state: str = NEW
     started: float = 0.0
-    passed: float = 0.0
     checks: int = 0
     hints: int = 0
 
@@ -68,16 +67,14 @@ class Progress:
 
     def record_check(self, id: str, passed: bool) -> None:
         """A pass stays a pass, whatever a later check says: people go on to try things out."""
-        now = time.time()
 
         def change(before: Entry) -> Entry:
             ever = passed or before.state == PASSED
             return replace(
                 before,
                 state=PASSED if ever else STARTED,
-                passed=before.passed or (now if passed else 0.0),
                 checks=before.checks + 1,
-                started=before.started or now,
+                started=before.started or time.time(),
             )
 
         self._change(id, change)

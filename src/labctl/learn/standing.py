@@ -71,10 +71,10 @@ def standings(room: Room, exercises: Sequence[Exercise], now: float) -> Iterator
 
 def _plausible(entry: Entry, now: float) -> Entry:
     """An entry as Progress writes it, whatever a learner has written in its place."""
-    started, passed = (time if 0 <= time <= now else 0.0 for time in (entry.started, entry.passed))
+    started = entry.started if 0 <= entry.started <= now else 0.0
     checks, hints = (min(max(count, 0), MOST_COUNTED) for count in (entry.checks, entry.hints))
     state = PASSED if entry.state == PASSED else STARTED
-    return Entry(state, started, passed, checks, hints)
+    return Entry(state, started, checks, hints)
 
 
 def commonest(mistakes: Collection[str]) -> str:

@@ -18,7 +18,7 @@ class PrefixUse:
     """Where the prompt tokens of a server came from, of the requests whose hashes are recorded.
 
     Attributes:
-        prompts: how many such requests there are, and ``tokens``: of their prompts.
+        tokens: of the prompts of such requests.
         cached: tokens that came from the cache.
         evicted: tokens in it once, and gone when they were needed again.
         unfinished: tokens that another request was still computing.
@@ -27,7 +27,6 @@ class PrefixUse:
         differ_after: tokens that the others have in common with an earlier prompt, in the median; None: there are none.
     """
 
-    prompts: int
     tokens: int
     cached: int
     evicted: int
@@ -47,7 +46,7 @@ def prefix_use(
     """
     size, counted = settings.block_size, set(map(id, requests))
     seen: dict[tuple[str | None, bytes], float] = {}  # when each block, with all before it, was computed first
-    prompts = tokens = cached = evicted = unfinished = compared = new_at_once = 0
+    tokens = cached = evicted = unfinished = compared = new_at_once = 0
     common: list[int] = []
     engines: set[str | None] = set()  # that have computed a prompt
     for request in sorted((r for r in every or requests if r.joined is not None), key=lambda r: r.joined or 0.0):
@@ -71,16 +70,16 @@ def prefix_use(
                 compared += 1
                 new_at_once += not known
                 common += [known * size] if known else []
-            prompts, tokens, cached = prompts + 1, tokens + arrival.prompt, cached + request.cached
+            tokens, cached = tokens + arrival.prompt, cached + request.cached
         computed = request.answered_at if request.answered_at is not None else float("inf")
         engines.add(request.engine)
         for block in blocks:
             key = request.engine, block
             seen[key] = min(seen.get(key, computed), computed)
-    if not prompts:
+    if not tokens:
         return None
     after = int(median(common)) if common else None
-    return PrefixUse(prompts, tokens, cached, evicted, unfinished, compared, new_at_once, after)
+    return PrefixUse(tokens, cached, evicted, unfinished, compared, new_at_once, after)
 
 
 def hashed_blocks(prefixes: bytes, size: int) -> list[bytes]:

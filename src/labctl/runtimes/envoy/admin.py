@@ -27,7 +27,6 @@ class UpstreamHealth:
         total: requests, or connections, that it got since Envoy knows it.
     """
 
-    number: int
     healthy: bool = True
     draining: bool = False
     active: int = 0
@@ -72,9 +71,8 @@ def read_upstreams(document: Mapping[str, Any], l4: bool = False) -> dict[int, U
                 continue
             number, health = int(host["hostname"].removeprefix(HOSTNAME)), host["health_status"]
             counts = {stat["name"]: int(stat.get("value", 0)) for stat in host["stats"]}
-            before = found.get(number, UpstreamHealth(number))
+            before = found.get(number, UpstreamHealth())
             found[number] = UpstreamHealth(
-                number,
                 before.healthy and not any(health.get(name) for name in ILL),
                 health.get("eds_health_status") == "DRAINING",
                 before.active + counts[f"{kind}_active"],

@@ -72,9 +72,7 @@ class TwoReplicas:
 
     def upstreams(self, workspace: Workspace, record: Record) -> dict[int, UpstreamHealth]:
         self._looks += 1
-        return {
-            n: UpstreamHealth(n, draining=n in self._draining, active=int(self._looks <= LOOKS)) for n in self._there
-        }
+        return {n: UpstreamHealth(draining=n in self._draining, active=int(self._looks <= LOOKS)) for n in self._there}
 
     def stop(self, listener: Listener, stack: str, force: bool = False, number: int | None = None) -> None:
         self.alive = False

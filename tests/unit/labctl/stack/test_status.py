@@ -156,7 +156,7 @@ def test_a_replica_that_comes_or_goes_while_somebody_scales_does_not_make_the_ot
     monkeypatch.setattr(Session, "runtime", lambda self, name: runtime)
     assert told.status(session, "iterative")["state"] == "degraded"
     for wanted, draining, state in ((2, False, "starting"), (1, True, "draining"), (1, False, "stopping")):
-        view = {2: UpstreamHealth(2, draining=True)} if draining else {}
+        view = {2: UpstreamHealth(draining=True)} if draining else {}
         monkeypatch.setattr(balancer, "upstreams", lambda *_, view=view: view)
         with stack_lock(session.workspace, "iterative", f"scale {wanted}"):
             shown = told.status(session, "iterative")
