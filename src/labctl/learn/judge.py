@@ -19,6 +19,7 @@ import psutil
 from pydantic import TypeAdapter
 
 from labctl.learn import desk, faults, growing, server
+from labctl.learn.attempts import SOLUTION
 from labctl.learn.exercise import Exercise, find_exercises
 from labctl.learn.outcome import Check, Explained, Missing, Slow, Stuck, TooBusy
 from labctl.learn.progress import Progress
@@ -305,7 +306,6 @@ def memory_limit(workspace: Workspace, record: Record) -> Iterator[Callable[[], 
         yield describe_excess
 
 
-SOLUTION = "solution"
 JUDGES = ("check.py", "properties.py", "outages.py", "exercise.yaml")
 
 

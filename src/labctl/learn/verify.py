@@ -18,24 +18,22 @@ from labctl.learn.outcome import Missing
 from labctl.listener import Silent
 from labctl.options import Options
 from labctl.plan import make_plan
-from labctl.runtimes import processes
+from labctl.stack import shipped
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
 from labkit.disk import atomic_write, replace_dir
 from labkit.errors import LabError
 
-GIT_S = 30.0
 # Folders of a checkout in which nothing is to be served.
 STATE = {"exercises", growing.FOLDER, "results", "site", "build", "dist"}
 
 
 @dataclass(frozen=True)
 class Proof:
-    """How one answer was judged with these seeds. ``problem`` is None where it was as foreseen."""
+    """How one answer was judged. ``problem`` is None where it was as foreseen."""
 
     exercise: str
     answer: str
-    seeds: Sequence[int]
     problem: str | None
     seconds: float
     left_out: bool = False  # this machine lacks what its server needs, which ``problem`` names
@@ -77,7 +75,7 @@ def verify(
             try:
                 server.refuse_runtime(copy, exercise, runtime)
             except LabError as error:
-                yield Proof(exercise.id, "", (), str(error.what), 0, left_out=True)
+                yield Proof(exercise.id, "", str(error.what), 0, left_out=True)
                 continue
             for number, attempt in enumerate(exercise_attempts(exercise), 1):
                 if exercise.id in whole or attempt.name == SOLUTION:
@@ -97,10 +95,10 @@ def _proof(session: Session, exercise: Exercise, attempt: Attempt, runtime: str 
                     problem += f" (seed {seed})"
                     break
     except Missing as error:
-        return Proof(exercise.id, attempt.name, tuple(seeds), f"{error.what}: {error.why}", 0.0, left_out=True)
+        return Proof(exercise.id, attempt.name, f"{error.what}: {error.why}", 0.0, left_out=True)
     except LabError as error:
         problem = f"{attempt.name} was not judged: {': '.join(filter(None, (error.what, error.why)))}"
-    return Proof(exercise.id, attempt.name, tuple(seeds), problem, time.monotonic() - began)
+    return Proof(exercise.id, attempt.name, problem, time.monotonic() - began)
 
 
 @contextlib.contextmanager
@@ -149,12 +147,9 @@ def _touches(path: Path, exercise: Exercise, workspace: Workspace) -> bool:
 
 
 def _git(workspace: Workspace, *arguments: str) -> str:
-    why = "git did not answer"
     try:
-        if ended := processes.run_short(["git", "-C", str(workspace.root), *arguments], workspace.root, GIT_S):
-            if ended.code == 0:
-                return ended.out
-            why = " ".join(ended.err.split())
-    except OSError as error:
-        why = f"git cannot be run: {error.strerror}"
-    raise LabError("git cannot say what was changed", why, "labctl exercise verify --all", code="git-failed")
+        return shipped.run_git(workspace, *arguments)
+    except LabError as error:
+        raise LabError(
+            "git cannot say what was changed", error.why, "labctl exercise verify --all", code="git-failed"
+        ) from error

@@ -29,13 +29,13 @@ def edited_files(workspace: Workspace, files: Sequence[Path]) -> list[Path]:
         return []
     names = [str(path.relative_to(workspace.root)) for path in folders]
     commit = _shipped_commit(workspace)
-    differing = _git(workspace, "diff", "--name-only", "--relative", "-z", commit, "--", *names)
-    added = _git(workspace, "ls-files", "--others", "--exclude-standard", "-z", "--", *names)
+    differing = run_git(workspace, "diff", "--name-only", "--relative", "-z", commit, "--", *names)
+    added = run_git(workspace, "ls-files", "--others", "--exclude-standard", "-z", "--", *names)
     changed = {*differing.split("\0"), *added.split("\0")}
     edited = {path: folder for path, folder in folders.items() if str(path.relative_to(workspace.root)) in changed}
     if not edited:
         return []
-    shipped = _git(workspace, "ls-tree", "--name-only", "-z", commit, "--", *set(edited.values()))
+    shipped = run_git(workspace, "ls-tree", "--name-only", "-z", commit, "--", *set(edited.values()))
     return [path for path, folder in edited.items() if folder in shipped.split("\0")]
 
 
@@ -51,11 +51,12 @@ def _shipped_commit(workspace: Workspace) -> str:
     """
     for published in ("refs/remotes/origin/HEAD", "@{upstream}"):
         with contextlib.suppress(LabError):
-            return _git(workspace, "merge-base", "HEAD", published).strip()
+            return run_git(workspace, "merge-base", "HEAD", published).strip()
     return "HEAD"
 
 
-def _git(workspace: Workspace, *arguments: str) -> str:
+def run_git(workspace: Workspace, *arguments: str) -> str:
+    """Run git in the checkout; its stdout. Raises LabError: it fails, or cannot be run."""
     remedy = "clone the project with git"
     try:
         ended = processes.run_short(["git", "-C", str(workspace.root), *arguments], workspace.root, GIT_S)
