@@ -26,6 +26,7 @@ from labkit.errors import LabError
 from labkit.evidence.steplog import run_folders
 from labkit.waiting import call_repeatedly
 from labsched.log.files import open_to_read
+from labsched.log.steplog import WATCHED
 
 CONTROL = "clock.json"
 EVERY = "*"  # in the place of a model's name: all models that are not named
@@ -357,8 +358,7 @@ def _has_form(state: ClockState) -> bool:
     )
 
 
-WATCHED = "watched"  # a file in the run folder; a model writes texts while it is fresh
-RENEW_S = 3.0  # it is stale after ten
+RENEW_S = 3.0  # a model writes texts while WATCHED is fresh; it is stale after ten
 
 
 def ask_for_texts(run_dir: Path) -> None:

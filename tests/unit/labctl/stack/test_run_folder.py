@@ -23,6 +23,7 @@ from labctl.stack.down import take_down
 from labctl.stack.session import Session
 from labctl.stack.status import _effective
 from labkit.evidence import slots, steplog
+from labsched.log.steplog import WATCHED
 
 PLACE = Endpoints("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 RECORD = Record("s", "lab", "local", "cpu", {}, ["m"], PLACE, balance="l7", servers=[Replica(9, PLACE)])
@@ -93,7 +94,7 @@ def test_a_run_folder_that_a_model_holds_locked_keeps_no_command(
 def test_fifos_and_folders_in_place_of_files_hang_nothing_and_the_stack_goes_down(
     session: Session, run_dir: Path, make: Callable[[Path], None]
 ) -> None:
-    for name in (*READ, clock.WATCHED):
+    for name in (*READ, WATCHED):
         make(run_dir / name)
     assert look_at(session, run_dir) == NOTHING
     clock.ask_for_texts(run_dir)
