@@ -82,7 +82,7 @@ def measure(folder: str, rounds: int) -> dict[str, float]:
             names = [str(n) for n in range(BATCH)]
             seats = Slots(BATCH)
             for name in names:
-                seats.take(name)
+                seats.take(name, name)
             batch = [
                 Sequence(
                     [chance.randrange(256, 1000) for _ in range(PROMPT)],

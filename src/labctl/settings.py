@@ -73,14 +73,14 @@ def _out_of_place(key: str, declared: Mapping[str, Setting]) -> str:
     return f"{key}: it means something only with {needs}{meant}"
 
 
-def parse_assignments(items: Sequence[str], option: str = "--set") -> dict[str, str]:
+def parse_assignments(items: Sequence[str]) -> dict[str, str]:
     """``("key=value", ...)`` as a mapping; a later one wins. Raises LabError for an item without '='."""
     bad = [item for item in items if "=" not in item or not item.split("=", 1)[0]]
     if bad:
         raise LabError(
-            f"{option} takes key=value",
+            "--set takes key=value",
             f"got: {', '.join(bad)}",
-            f"for example {option} kv_cache=false",
+            "for example --set kv_cache=false",
             code="settings-not-pairs",
         )
     return dict(item.split("=", 1) for item in items)

@@ -169,11 +169,6 @@ class Workspace:
         """A folder of model templates: ``./x`` is the lab's own, another stands in ``model_repos``."""
         return self.labs / lab / folder if folder.startswith("./") else self.model_repos / folder
 
-    @property
-    def caches(self) -> list[Path]:
-        """Every folder of the cache in which something is made."""
-        return [self.cache / "weights", self.cache / "engines", self.templates_cache, self.backends_cache]
-
     def folder(self, stack: str) -> StackFolder:
         """State, log, rendered repository and run folder of one stack."""
         return StackFolder(self.state / stack)

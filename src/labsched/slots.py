@@ -12,11 +12,11 @@ class Slots:
         self._free = list(range(count))
         self._slot: dict[object, int] = {}
 
-    def take(self, key: object, name: object = None) -> None:
-        """Give `key` the lowest free slot, if there is one. It is shown by its `name`, or else by the key."""
+    def take(self, key: object, name: str) -> None:
+        """Give `key` the lowest free slot, if there is one. It is shown by its `name`."""
         if self._free:
             slot = self._slot[key] = heapq.heappop(self._free)
-            self.names[slot] = str(key if name is None else name)
+            self.names[slot] = name
 
     def places(self, keys: Sequence[object]) -> list[int]:
         """The slot of each key, or -1."""

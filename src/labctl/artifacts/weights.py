@@ -152,8 +152,6 @@ def parse_source(spec: str) -> Source:
                 code="random-dtype-unknown",
             )
         return Source("random", name, dtype if at else None)
-    elif colon and kind == "local" and rest:
-        return Source("local", str(typed_path(rest)))
     elif spec.strip() and (not colon or spec.startswith(("/", "./", "../", "~"))):
         return Source("local", str(typed_path(spec.strip())))
     raise LabError(f"'{spec}' is not a model source", f"it is one of: {GOOD}", code="model-source-invalid")

@@ -103,21 +103,18 @@ class StoryEvent:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def of_result(path: Path, phase: str = "") -> list[InstanceSteps]:
+def of_result(path: Path) -> list[InstanceSteps]:
     """The lanes of a run, by its folder, or of one of its phases, by its ``steps-PHASE.jsonl``. Warm-up is left out.
-
-    Args:
-        phase: which recording in a folder of a learner's own vLLM; "": the newest.
 
     Raises LabError: there is no step log, or it cannot be read.
     """
     with other_form_as_error(path):
-        return _of_result(path, phase)
+        return _of_result(path)
 
 
-def _of_result(path: Path, phase: str) -> list[InstanceSteps]:
+def _of_result(path: Path) -> list[InstanceSteps]:
     if reader.is_recording(path):
-        recorded = _complete_lines([_vllm_lane(reader.read_vllm_recording(path, phase))])
+        recorded = _complete_lines([_vllm_lane(reader.read_vllm_recording(path))])
         _name(recorded, Numbered())
         return recorded
     folder = path if path.is_dir() else path.parent

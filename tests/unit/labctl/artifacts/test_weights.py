@@ -37,7 +37,6 @@ def pull(spec: str, workspace: Workspace) -> Path:
         ("random:gpt2", "random", "gpt2", None),
         ("random:llama-100m@bfloat16", "random", "llama-100m", "bfloat16"),
         ("/some/folder", "local", "/some/folder", None),
-        ("local:/some/folder", "local", "/some/folder", None),
     ],
 )
 def test_a_source_is_read(spec: str, kind: str, name: str, revision: str | None) -> None:

@@ -60,7 +60,7 @@ def test_a_checkout_has_the_same_marks_under_all_its_names(
         assert shm_prefix(found.root, "s") == shm_prefix(checkout, "s")
         assert found.folder("s").lock == checkout / ".labs" / "s" / "lock"
         assert cache_folder() == checkout.joinpath(*filter(None, [below and "labs"]), "cache")
-        model = weights.parse_source(f"local:{spelled}/model")
+        model = weights.parse_source(f"{spelled}/model")
         assert model == weights.parse_source(str(checkout.joinpath(*filter(None, [below and "labs"]), "model")))
 
 
