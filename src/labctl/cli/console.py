@@ -68,12 +68,10 @@ class Console(Listener):
             self._draw(self._shown)
 
     def command(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        self._detail(f"  $ {command_line(argv, env)}")
-
-    def _detail(self, line: str) -> None:
-        """Show a line with --verbose alone."""
         if self.verbose:
             self._clear()
+            variables = (f"{key}={shlex.quote(value)}" for key, value in (env or {}).items())
+            line = " ".join(["  $", *variables, shlex.join(argv)])
             click.echo(click.style(printable(line), dim=True), err=True)
 
     def settle(self) -> None:
@@ -137,8 +135,3 @@ def say_folder(folder: Path, edited: Sequence[str], took: str = "") -> None:
 def is_terminal() -> bool:
     """Whether a person can type keys and see what is drawn: both input and output are a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def command_line(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
-    """A command as a shell takes it, with its variables before it."""
-    return " ".join([*(f"{key}={shlex.quote(value)}" for key, value in (env or {}).items()), shlex.join(argv)])

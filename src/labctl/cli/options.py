@@ -88,16 +88,6 @@ def number_option(
     return click.option(name, type=type, default=default, show_default=default is not None, metavar=metavar, help=help)
 
 
-def choice_option(name: str, choices: Sequence[str], help: str) -> Callable[[Command], Command]:
-    """An option that takes one of ``choices``; the first is the default, and shown."""
-    return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=help)
-
-
-def ports_option(help: str) -> Callable[[Command], Command]:
-    """``--ports`` of a stack's server."""
-    return click.option("--ports", default=TRITON_PORTS, show_default=True, metavar="H,G,M|auto", help=help)
-
-
 block_size_option = number_option(
     "--block-size", None, "Of a Mooncake trace: tokens of a block, which has one hash.", click.IntRange(1)
 )
@@ -137,7 +127,13 @@ replica_option = number_option(
 def plan_options(command: Command) -> Command:
     """``--profile --set --templates --gpu``; the command gets one ``options``."""
 
-    @choice_option("--profile", ("cpu", "gpu"), "cpu: this machine's processor. gpu: an NVIDIA GPU.")
+    @click.option(
+        "--profile",
+        type=click.Choice(("cpu", "gpu")),
+        default="cpu",
+        show_default=True,
+        help="cpu: this machine's processor. gpu: an NVIDIA GPU.",
+    )
     @click.option(
         "--set",
         "pairs",
@@ -181,7 +177,13 @@ def up_options(command: Command) -> Command:
 
     @plan_options
     @runtime_option("Run the server in a container, or as a process of this machine.")
-    @ports_option("The HTTP, gRPC and metrics ports.")
+    @click.option(
+        "--ports",
+        default=TRITON_PORTS,
+        show_default=True,
+        metavar="H,G,M|auto",
+        help="The HTTP, gRPC and metrics ports.",
+    )
     @number_option(
         "--timeout", None, "Seconds to wait until every model answers (180; 900 on the gpu profile).", POSITIVE, "S"
     )

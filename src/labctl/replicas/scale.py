@@ -14,7 +14,6 @@ from labctl.runtimes.lock import Busy, hold_signals_back, holder, stack_lock
 from labctl.runtimes.record import Record, Replica
 from labctl.stack import replicas
 from labctl.stack.ports import free_endpoints
-from labctl.stack.replicas import DRAIN_S
 from labctl.stack.session import Session
 from labctl.stack.stack import RunningStack, with_servers
 from labkit.errors import LabError
@@ -124,7 +123,7 @@ def autoscale(
     stack: str,
     scaler: Scaler,
     pause: Callable[[float], object] = time.sleep,
-    patience: float = DRAIN_S,
+    patience: float = replicas.DRAIN_S,
 ) -> Iterator[str]:
     """Scale for ever; yields a line for each decision.
 

@@ -78,11 +78,6 @@ def hub_image(workspace: Workspace) -> str:
     return f"labs-hub:{_digest(workspace, HUB_FILES)}"
 
 
-def all_images(workspace: Workspace, profile: str) -> list[str]:
-    """Names of all images that a profile's stacks may start."""
-    return [server_image(workspace, profile), client_image(workspace)]
-
-
 def image_digest(image: str) -> str | None:
     """Return what an image is, wherever it was pulled; None where it is not here.
 
@@ -153,7 +148,7 @@ def list_built(workspace: Workspace) -> list[dict[str, Any]]:
     """The labs' images on this engine: name, bytes, when made (seconds since the epoch), ``current``."""
     with docker_engine.engine_failures("listing images"):
         ours = docker_engine.engine().images.list(filters={"label": LABEL})
-    current = {*all_images(workspace, "cpu"), hub_image(workspace)}
+    current = {server_image(workspace, "cpu"), client_image(workspace), hub_image(workspace)}
     current |= {server_image(workspace, "gpu", base) for base in (None, release.PLAIN_IMAGE, release.IMAGE)}
     current |= {server_image(workspace, "cpu", packages=name) for name in layers.NAMES}
     current |= {name.replace("labs-client", "labs-chat") for name in current}

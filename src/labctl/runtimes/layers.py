@@ -174,13 +174,12 @@ class Layer:
             Command(["sh", script, str(self.lock)], pip),
             Command([sys.executable, "-c", COMPILE, str(target)]),
         ):
-            processes.run_to_end(
-                command,
-                listener,
+            status, _, tail = processes.run_tool(command, listener, progress, merged=True)
+            processes.require_success(
+                status,
+                tail,
                 f"the packages of {self.name} were not installed",
                 f"check the network and pip's settings, then {self.remedy}",
-                merged=True,
-                on_line=progress,
                 code="layer-install-failed",
             )
 

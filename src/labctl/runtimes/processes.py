@@ -91,7 +91,7 @@ def _child(command: Command, listener: Listener, **options: Any) -> Iterator[sub
             _end(process, command.grace)
 
 
-def _end(process: subprocess.Popen[Any], grace: float = 10.0) -> None:
+def _end(process: subprocess.Popen[Any], grace: float) -> None:
     """End a child, and its group where that is its own: asked first, then forced."""
     if process.poll() is None:
         send_to_group(process.pid, signal.SIGTERM)
@@ -145,25 +145,6 @@ def run_tool(
         if process.stderr:
             reading.join()
         return process.wait(), "".join(out), list(tail)
-
-
-def run_to_end(
-    command: Command,
-    listener: Listener,
-    failed: str,
-    remedy: str = LOOK_ABOVE,
-    merged: bool = False,
-    on_line: Callable[[str], None] | None = None,
-    *,
-    code: str,
-) -> list[str]:
-    """:func:`run_tool` for a command that must succeed, else LabError ``failed`` of that code; its last stderr lines.
-
-    All of them are progress, where ``on_line`` does not say otherwise.
-    """
-    status, _, tail = run_tool(command, listener, on_line or listener.progress, merged)
-    require_success(status, tail, failed, remedy, code=code)
-    return tail
 
 
 def require_success(status: int, tail: Sequence[str], failed: str, remedy: str, *, code: str) -> None:

@@ -56,10 +56,6 @@ class Address:
 Places = Mapping[str, Address]  # Triton's services ("http", "grpc", "metrics") and where each is
 
 
-def places(host: str, ports: Mapping[str, int]) -> Places:
-    return {name: Address(host, port) for name, port in ports.items()}
-
-
 @dataclass(frozen=True)
 class BackendServer:
     """One server behind the balancer. One that is ``draining`` gets nothing new and ends what it has."""
@@ -188,7 +184,8 @@ def _pieces() -> Mapping[str, Any]:
 
 def in_container(policy: str, trace: str | None) -> dict[str, Any]:
     """Envoy's configuration in a container of a stack's own network, where ``container.py`` runs it."""
-    return envoy_configuration(Balance(policy, places("0.0.0.0", INNER_PORTS), FOLDER, ADMIN), trace)
+    listen = {name: Address("0.0.0.0", port) for name, port in INNER_PORTS.items()}
+    return envoy_configuration(Balance(policy, listen, FOLDER, ADMIN), trace)
 
 
 def assignments(servers: Iterable[BackendServer]) -> Mapping[str, str]:

@@ -12,9 +12,9 @@ from lab_errors import lab_error
 
 from labctl.runtimes.balancer import envoy_binary
 from labctl.runtimes.envoy import config
-from labctl.runtimes.envoy.config import POLICIES, Balance, places
+from labctl.runtimes.envoy.config import POLICIES, Address, Balance
 
-LISTEN = places("127.0.0.1", {"http": 11, "grpc": 12, "metrics": 13})
+LISTEN = {name: Address("127.0.0.1", port) for name, port in (("http", 11), ("grpc", 12), ("metrics", 13))}
 BALANCE = Balance("l7", LISTEN, Path("/front"), "/tmp/admin")
 TRACE = "http://127.0.0.1:4318/v1/traces"
 
