@@ -212,14 +212,10 @@ def _complete_from_log(states: Sequence[ModelState], log: Sequence[str], models:
     if not states and (loaded or failed):  # before its first model is loaded, nothing is known of a silent server
         states = [ModelState(name, "", "READY" if name in loaded else "LOADING", "") for name in models]
         states = [ModelState(s.name, "", "UNAVAILABLE", failed[s.name]) if s.name in failed else s for s in states]
-    refused = {model: reason for model, reason in refusals(log).items() if model in models}
+    # Of several refusals of a model the last one holds. No API of Triton gives its reason.
+    refused = {model: reason for model, reason in each_refusal(log) if model in models}
     known = [state for state in states if state.name not in refused]
     return known + [ModelState(model, "", "UNAVAILABLE", reason) for model, reason in refused.items()]
-
-
-def refusals(log: Iterable[str]) -> dict[str, str]:
-    """Models whose configuration Triton refused last, in its words; no API of Triton gives this reason."""
-    return dict(each_refusal(log))
 
 
 def each_refusal(log: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -240,7 +240,7 @@ def test_the_cause_and_the_line_of_a_refused_text_are_told_out_of_the_log() -> N
         'E0000 00:00 text_format.cc:368] Error parsing text-format inference.ModelConfig: 7:3: no field named "x".',
         refused.format("c", "c"),
     ]
-    told = readiness.refusals(log)
+    told = dict(readiness.each_refusal(log))
     assert told["a"].endswith("config.pbtxt: line 2, column 16: Interpreting non ascii codepoint 194.")
     assert told["b"].endswith("config.pbtxt")
     assert told["c"].endswith('line 7, column 3: no field named "x".')
