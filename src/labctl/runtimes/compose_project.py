@@ -39,7 +39,7 @@ TOOLS = "cpu"  # weights and exports are made in the cpu image on either profile
 NOBODY = 65534
 RECORD = "x-record"  # in compose.json, for labctl: Compose reads no key that begins so
 # What a person may export for `labctl up`, as LABS_X; the stack's file has it as STACK_X.
-EXPORTED = ("CHAT_IMAGE", "CHAT_PORT", "PROMETHEUS_IMAGE", "SHM_SIZE")
+EXPORTED = ("PROMETHEUS_IMAGE", "SHM_SIZE")
 ESCAPED = {"\\": "\\\\", '"': '\\"', "$": "\\$", "\n": "\\n", "\r": "\\r"}
 
 
@@ -211,7 +211,7 @@ def services(projects: Projects, plan: Plan, record: Record) -> dict[str, dict[s
             **extends,
             **common,
             **_gpus(plan, record, server.number),
-            "ports": _port_mappings(server.endpoints),
+            "ports": [f"{where}:{INNER_PORTS[name]}" for name, where in vars(server.endpoints).items()],
             "labels": {docker_engine.REPLICA: str(server.number)},
             "environment": {**common["environment"], REPLICA: str(server.number)},
             "networks": {"default": {"aliases": [ALL_SERVERS]}},
@@ -225,11 +225,6 @@ def _gpus(plan: Plan, record: Record, replica: int | None) -> dict[str, Any]:
         return {}
     gpus = nvidia.gpus_of_server(plan.gpu, plan.ranks, replica)
     return gpu_reservation(gpus, plan.ranks) if gpus or plan.ranks > 1 else {}
-
-
-def _port_mappings(endpoints: Endpoints) -> list[str]:
-    """The addresses of this machine at which a server's container is reached, for Compose."""
-    return [f"{where}:{INNER_PORTS[name]}" for name, where in vars(endpoints).items()]
 
 
 class Projects:
