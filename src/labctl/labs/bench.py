@@ -220,7 +220,7 @@ def engine_of(lab: Lab, stack: str, profile: str, model: str | None = None) -> B
 
 
 def against_engine(
-    session: Session, lab: Lab, stack: str, options: Options, items: Items, rounds: int, model: str | None = None
+    session: Session, lab: Lab, stack: str, options: Options, items: Items, rounds: int, model: str | None
 ) -> BenchResult:
     """Bring a stack up and measure, in turn, all requests sent to it at once, and the same given to its engine alone.
 
@@ -248,11 +248,6 @@ def against_engine(
         results.write_phase(out, "against-engine", figures, records)
         edited = write_bench_result(out, handle, {"bench_model": work.model.name}, {"against_engine": figures})
     return BenchResult(out, {}, edited=edited, comparison=comparison)
-
-
-def _work_file(session: Session) -> Path:
-    """The work of the engine alone, in a folder that containers see too."""
-    return session.workspace.cache / f"against-{os.getpid()}.json"
 
 
 class OverheadWork:
@@ -320,7 +315,7 @@ class OverheadWork:
     def alone(self) -> overhead.OverheadAccount:
         """Have the same engine do it in a process of its own, in the serving environment, beside the idle server."""
         work = {"loop": self._engine.loop, "parameters": self._parameters, "env": self._env, "requests": self._requests}
-        path = _work_file(self._stack.session)
+        path = self._stack.session.workspace.cache / f"against-{os.getpid()}.json"  # a folder that containers see too
         atomic_write(path, json.dumps(work))
         try:
             answer = json.loads(self._stack.runtime.tool(self._stack.session.listener, [*ALONE, str(path)]))
