@@ -77,7 +77,7 @@ def _cuda(plan: Plan | None, runtime: str, workspace: Workspace) -> int | None:
     return cuda_of(plan.served.packages if plan else None, workspace) if runtime == "local" else PACKAGES_CUDA
 
 
-def driver(version: str, cuda: int | None, trtllm: bool = False) -> DoctorCheck:
+def driver(version: str, cuda: int | None, trtllm: bool) -> DoctorCheck:
     """Whether the driver is new enough for what is built for that CUDA, where that is known."""
     name = "NVIDIA driver"
     if cuda and (why := nvidia.too_old(version, cuda)):

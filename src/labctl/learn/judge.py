@@ -64,9 +64,7 @@ class Outcome:
         return [check.row() for check in self.checks]
 
 
-def check_exercise(
-    session: Session, exercise: Exercise, runtime: str | None = None, seeds: Sequence[int] = ()
-) -> Outcome:
+def check_exercise(session: Session, exercise: Exercise, runtime: str | None, seeds: Sequence[int] = ()) -> Outcome:
     """Judge the learner's files.
 
     ``seeds``: one trial each; none means two that are drawn now. Raises LabError: it was not begun, another check is in

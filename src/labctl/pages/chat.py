@@ -150,7 +150,7 @@ def earlier_turns(history: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def serve_chat(page: gr.ChatInterface, port: int | None = None) -> Iterator[str]:
+def serve_chat(page: gr.ChatInterface, port: int | None) -> Iterator[str]:
     """Serve the page for the time of a block; yields its address. Without a ``port``: its usual one, or a free one.
 
     Raises LabError: the port is taken.

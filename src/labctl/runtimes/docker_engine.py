@@ -295,7 +295,7 @@ def networks(root: str, stack: str | None = None) -> list[Any]:
     return _labelled("networks", root, stack)
 
 
-def volumes(root: str, stack: str | None = None) -> list[Any]:
+def volumes(root: str, stack: str) -> list[Any]:
     return _labelled("volumes", root, stack)
 
 

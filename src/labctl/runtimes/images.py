@@ -127,7 +127,7 @@ def build_arguments(base: str | None) -> dict[str, str]:
     return {"TRITON_IMAGE": base, "LABS_PACKAGES": "" if base == release.IMAGE else PACKAGES}
 
 
-def sources(workspace: Workspace, below: Sequence[str] = ("",)) -> list[Path]:
+def sources(workspace: Workspace, below: Sequence[str]) -> list[Path]:
     """The Python files, and the YAML files that they read, that go into the images, below the checkout."""
     every = [path for folder in below for path in files_in(workspace.root / "src" / folder)]
     return [path.relative_to(workspace.root) for path in every if path.suffix in (".py", ".yaml")]

@@ -106,7 +106,7 @@ def load_model(
         raise LabError(f"{model} cannot be loaded", locate_error(reason, model), code="model-load-failed")
 
 
-def unload_model(endpoint: str, model: str, timeout: float, secret: str | None = None) -> None:
+def unload_model(endpoint: str, model: str, timeout: float, secret: str | None) -> None:
     """Have Triton unload a model: without that, a load with other parameters but the same files changes nothing.
 
     Raises LabError in Triton's own words, or that it took longer than ``timeout`` seconds.

@@ -95,7 +95,7 @@ def recording_named(read: Recording) -> dict[str, Any]:
 
 
 def extrapolation_mark(
-    predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str], record: RecordCommand = no_command
+    predictor: Predictor, found: Extrapolated, wanted: Mapping[str, str], record: RecordCommand
 ) -> dict[str, Any] | None:
     """How many steps are extrapolated, why, and the command whose recording would have such steps; None: none is."""
     if not found.steps:

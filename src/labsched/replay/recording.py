@@ -218,7 +218,7 @@ def read_recording(result: Path, phase: str | None = None) -> Recording:
         return replace(_recording(lines, str(file)), name=_phase(file))
 
 
-def read_server(result: Path, phase: str | None = None) -> list[Recording]:
+def read_server(result: Path, phase: str | None) -> list[Recording]:
     """The recordings of a server, one for each of its engines: of the ranks of one start of vLLM, or the labs' one.
 
     Args:

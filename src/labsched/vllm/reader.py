@@ -70,7 +70,7 @@ def latest_recording(path: Path, run: str | None = None) -> str:
     return run or max(found, key=lambda name: _written_at(found[name]))
 
 
-def ranks_of_one_start(path: Path, run: str | None = None) -> list[str]:
+def ranks_of_one_start(path: Path, run: str | None) -> list[str]:
     """The recordings of one server with data parallelism, in the order of their ranks: that of ``run``, or the newest.
 
     They have the same settings and different ranks, and started together or wrote at the same time. Raises LabError:

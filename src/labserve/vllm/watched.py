@@ -28,7 +28,7 @@ class BlockIds(list[int]):
 EMPTY = BlockIds()
 
 
-def watched_name(kind: Any, gate: Gate | None = None) -> str:
+def watched_name(kind: Any, gate: Gate | None) -> str:
     """`watched_scheduler` by its name, for `EngineArgs.scheduler_cls`.
 
     vLLM sends its settings to the processes of its ranks, and a class that is made here could not be sent.

@@ -241,7 +241,7 @@ def story_of(lane: InstanceSteps, name: str) -> list[StoryEvent]:
     return story
 
 
-def events_of(line: Line, name: str, called: Mapping[str, str] | None = None) -> Iterator[StoryEvent]:
+def events_of(line: Line, name: str, called: Mapping[str, str]) -> Iterator[StoryEvent]:
     """What a step did with a request; ``called`` are other names for requests than the log's."""
     because = line.get("because", {})
     event = functools.partial(StoryEvent, line["n"], line["n"], line["t"] - line["dur"], line["t"])
@@ -249,7 +249,7 @@ def events_of(line: Line, name: str, called: Mapping[str, str] | None = None) ->
         yield event("preempted", shortage_in_words(because), because)
     elif name in line["waiting"]:
         first = line["waiting"][0] == name
-        yield event("waits", _waits(line, name, called or {}), because if first else {})
+        yield event("waits", _waits(line, name, called), because if first else {})
     if name in line["ids"]:
         at = line["ids"].index(name)
         work = line["made"][at], line["tokens"][at]
