@@ -349,8 +349,9 @@ class Diagnosis:
                 if refusal := _refusal(read, advice.change):
                     why = f"{refusal.what} ({refusal.why})"
                     return f"{text} A setting against it, not tested: {named}. Nor can a replay test it: {why}."
-                command = f"labctl predict {read.source} --set {named}"
-                return f"{text} A setting against it, not tested: {named}. {command} says what it does."
+                command = f"python -m labsched predict {read.source} --set {named}"
+                where = "in vLLM's environment, says what it does; so does labctl, after labctl engines install vllm"
+                return f"{text} A setting against it, not tested: {named}. {command}, {where}."
             return text
         before, after = p99
         if not advice.change:
