@@ -256,7 +256,6 @@ class Served:
         tokenizer: the weights whose tokenizer a client may use.
         args, env: of the server.
         exit_timeout: seconds that Triton has to end.
-        shm_size: of a container; None: the Compose files' own (256m, 2g on GPUs).
         copies: models that each hold all weights, besides an engine; a GPU must have room for them.
         kv_sequences: of the longest sequences, how many have their keys and values in models that are no engine.
         packages: a layer of packages that ``labctl engines install`` makes.
@@ -277,7 +276,6 @@ class Served:
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     exit_timeout: int = 10
-    shm_size: str | None = None
     copies: int = 0
     kv_sequences: int = 0
     packages: Literal["vllm"] | None = None

@@ -111,7 +111,7 @@ def _of_plan(
     if (host := _host_memory(plan, bool(builds), workspace)) is not None:
         yield host
     if runtime == "compose":
-        yield _shm(plan)
+        yield _shm()
     for build in builds:
         if not build.ready(workspace):
             yield _disk(build, workspace)
@@ -186,9 +186,9 @@ def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> DoctorCheck 
     return DoctorCheck.of(free >= needed, "memory", found, "close other programs, or take a smaller model", "warn")
 
 
-def _shm(plan: Plan) -> DoctorCheck:
+def _shm() -> DoctorCheck:
     """The container's /dev/shm lies in the machine's memory."""
-    size = plan.served.shm_size or os.environ.get("LABS_SHM_SIZE") or GPU_SHM
+    size = os.environ.get("LABS_SHM_SIZE") or GPU_SHM
     limit, free = _bytes(size), psutil.virtual_memory().available
     if limit < SHM_NEEDED:
         return DoctorCheck("shared memory", "fail", f"{size} for the container", "LABS_SHM_SIZE=2g, or unset it")

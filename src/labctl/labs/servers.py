@@ -30,7 +30,6 @@ STARTED_WITH = attrgetter(  # the parts of a plan that a running server cannot c
     "server_env",
     "image",
     "gpu",
-    "served.shm_size",
     "served.exit_timeout",
     "served.packages",
     "served.models",

@@ -176,7 +176,7 @@ def gpu_reservation(gpus: str | None, count: int = 1) -> dict[str, Any]:
 
 def values(projects: Projects, plan: Plan, record: Record) -> dict[str, str]:
     """What compose.yaml's variables are for a stack."""
-    workspace, shm_size = projects.workspace, plan.served.shm_size
+    workspace = projects.workspace
     http, grpc, metrics = record.ports
     variables = {
         "STACK_SERVER_IMAGE": images.server_image(workspace, record.profile, plan.image, plan.served.packages),
@@ -187,8 +187,6 @@ def values(projects: Projects, plan: Plan, record: Record) -> dict[str, str]:
     }
     arguments = plan.arguments(str(workspace.folder(record.stack).repository), ANYWHERE, (HTTP, GRPC, METRICS), "labs-")
     variables["STACK_SERVER_ARGS"] = shlex.join(arguments)
-    if shm_size:
-        variables["STACK_SHM_SIZE"] = shm_size
     return variables | {"STACK_OPENAI_ARGS": shlex.join(door_inside(record))}
 
 
