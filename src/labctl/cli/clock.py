@@ -40,7 +40,7 @@ def clock_command(
     \b
     pause        no model begins a step; requests wait, and nothing is lost
     step [N]     N steps (default 1) of each model that has work, then pause
-    slow FACTOR  each step takes FACTOR times as long
+    slow FACTOR  each step takes FACTOR times as long, at most ten seconds longer
     run          as fast as the machine allows
     """
     from labctl.pages.live.lines import clock_of, held_steps

@@ -13,6 +13,7 @@ from typing import Any
 VERSION = 1
 CONTROL = "clock.json"  # in the stack's run folder, written by labctl
 POLL_S = 0.005  # between two looks of a model that is held
+MOST_S = 10.0  # by which slow motion makes a step longer: one that was held up is no reason to wait for minutes
 
 
 def own_folder(run_dir: str) -> str:
@@ -84,7 +85,7 @@ class StepClock:
             return True
         mode = self._mode
         if mode.get("mode") == "slow":
-            rest = self._ended + (mode["factor"] - 1) * self._took - time.monotonic()
+            rest = self._ended + min((mode["factor"] - 1) * self._took, MOST_S) - time.monotonic()
             if rest <= 0:
                 self._go(free=True)
                 return True

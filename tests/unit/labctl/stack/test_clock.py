@@ -209,6 +209,23 @@ def test_slow_motion_makes_a_step_and_the_time_after_it_so_many_times_as_long(
     assert time.monotonic() - began >= 3 * 4 * 0.05  # after the last there is nothing to wait for
 
 
+def test_a_step_that_was_held_up_does_not_hold_up_slow_motion_for_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    clock = StepClock(str(tmp_path), "m", "0")
+    Remote(tmp_path, ("m",)).slow(50)
+    assert clock.ready(dict)
+    now[0] += 3.0  # the machine did something else meanwhile
+    clock.done()
+    now[0] += 9.0
+    assert not clock.ready(dict)
+    now[0] += 1.0
+    assert clock.ready(dict)
+
+
 def test_the_schedulers_time_stands_still_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
