@@ -349,9 +349,12 @@ class Diagnosis:
                 if refusal := _refusal(read, advice.change):
                     why = f"{refusal.what} ({refusal.why})"
                     return f"{text} A setting against it, not tested: {named}. Nor can a replay test it: {why}."
+                text = f"{text} A setting against it, not tested: {named}."
                 command = f"python -m labsched predict {read.source} --set {named}"
+                if not read.settings.vllm:
+                    return f"{text} {command} says what it does."
                 where = "in vLLM's environment, says what it does; so does labctl, after labctl engines install vllm"
-                return f"{text} A setting against it, not tested: {named}. {command}, {where}."
+                return f"{text} {command}, {where}."
             return text
         before, after = p99
         if not advice.change:
