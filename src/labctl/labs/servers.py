@@ -26,13 +26,7 @@ from labctl.stack.stack import PlannedStack, RunningStack, record_of
 from labctl.stack.up import up
 
 STARTED_WITH = attrgetter(  # the parts of a plan that a running server cannot change
-    "server_args",
-    "server_env",
-    "image",
-    "gpu",
-    "served.exit_timeout",
-    "served.packages",
-    "served.models",
+    "server_args", "server_env", "image", "gpu", "served.exit_timeout", "served.packages", "served.models"
 )
 
 
