@@ -48,7 +48,13 @@ def setting(
             it is left out, and refused if it is given. ``profile`` stands among them.
         instead: the setting to name in that refusal.
         of_run: it is read by the lab's clients alone, and changes nothing that is served.
+
+    Raises ValueError: a default is not within the limits.
     """
+    for value in (default, gpu):
+        least, most = (value if ge is None else ge), (value if le is None else le)
+        if isinstance(value, int | float) and not least <= value <= most:
+            raise ValueError(f"the default {value:g} is not within the limits of its setting")
     conditions = {key: values if isinstance(values, list) else [values] for key, values in (when or {}).items()}
     more = {"gpu": default if gpu is None else gpu, "when": conditions, "instead": instead, "of_run": of_run}
     return Field(default, description=help, ge=ge, le=le, json_schema_extra=more)

@@ -38,7 +38,7 @@ class VerdictResult:
                 f"{expected}, but other programs took {self.taken:.0%} of this machine's processors, so its seconds "
                 "prove nothing; run it again when the machine is quiet"
             )
-        return f"{expected}; run it again on a quiet machine; the numbers are in report.md"
+        return f"{expected}; the numbers are in report.md"
 
     def line(self) -> str:
         """The verdict as a line of a report."""

@@ -38,8 +38,18 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
         ("09-demo", MINIMAL.replace("serve=serve", "serve=server"), "line 12: NameError"),
         ("09-demo", MINIMAL.replace("LAB =", "LABB ="), "it declares no LAB"),
         ("9-demo", MINIMAL, "its folder is called NN-name"),
+        (
+            "09-demo",
+            f"from labctl.lab import setting\n{MINIMAL}\nsetting(2, '', ge=3)\n",
+            "the default 2 is not within",
+        ),
+        (
+            "09-demo",
+            f"from labctl.lab import setting\n{MINIMAL}\nsetting(2, '', gpu=9, le=8)\n",
+            "the default 9 is not",
+        ),
     ],
-    ids=["syntax", "import", "name", "none", "folder"],
+    ids=["syntax", "import", "name", "none", "folder", "below", "above"],
 )
 def test_a_lab_that_cannot_be_read_is_refused_with_its_file_and_line(
     tmp_path: Path, folder: str, program: str, told: str
