@@ -160,7 +160,7 @@ class Explanation:
 
     @property
     def lost(self) -> Sequence[ExplainedRequest]:
-        """Those that got no token: their steps show none, and so does their end, whose step may be cut off."""
+        """The requests that got no token, neither in a step nor by their end: the step itself may be cut off."""
         return [request for request in self.requests if not request.answered and not request.arrival.made]
 
     def of(self, metric: str) -> list[Finding]:

@@ -13,7 +13,7 @@ from typing import Any
 VERSION = 1
 CONTROL = "clock.json"  # in the stack's run folder, written by labctl
 POLL_S = 0.005  # between two looks of a model that is held
-MOST_S = 10.0  # by which slow motion makes a step longer: one that was held up is no reason to wait for minutes
+MOST_S = 10.0  # slow motion adds no more to a step: one that the machine held up would else last for minutes
 
 
 def own_folder(run_dir: str) -> str:
