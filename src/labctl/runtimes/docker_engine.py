@@ -380,13 +380,27 @@ def ended_container(
 
 
 def copy_folder(container: Any, path: str, target: Path) -> None:
-    """Copy what is in a folder of a container into ``target``, as files of the caller's."""
+    """Copy the files and folders in a folder of a container into ``target``, as the caller's; other kinds are left."""
     chunks, _ = container.get_archive(f"{path}/.")
     with tempfile.TemporaryFile() as archive:
         archive.writelines(chunks)
         archive.seek(0)
         with tarfile.open(fileobj=archive) as files:
-            files.extractall(target, filter="data")
+            files.extraction_filter = lambda member, _: member  # Python 3.12 warns of none; ours is below
+            files.extractall(target, [_owned(member) for member in files if _is_plain(member)])
+
+
+def _is_plain(member: tarfile.TarInfo) -> bool:
+    """Whether it is a file or folder within the archive's own (tarfile's filters came with Python 3.11.4)."""
+    place = Path(member.name)
+    return (member.isreg() or member.isdir()) and not place.is_absolute() and ".." not in place.parts
+
+
+def _owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """The member as a file of the caller's, which others may not write."""
+    member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+    member.mode &= 0o755
+    return member
 
 
 def running_containers(containers: Sequence[Any]) -> list[Any]:

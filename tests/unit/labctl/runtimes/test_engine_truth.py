@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
 import socket
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import compose_view
@@ -273,6 +276,20 @@ def test_what_is_no_address_of_an_engine_is_said_to_be_none(address: str, monkey
     monkeypatch.setenv("DOCKER_HOST", address)
     with lab_error("docker-address"):
         docker_engine.engine()
+
+
+def test_of_a_containers_folder_only_what_lies_in_it_is_copied_and_no_link(tmp_path: Path) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        for name, kind in (("./a", tarfile.REGTYPE), ("./b", tarfile.SYMTYPE), ("../c", tarfile.REGTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.mode, member.uid = kind, "/etc", 0o666, NOBODY
+            archive.addfile(member)
+    container = SimpleNamespace(get_archive=lambda path: ([made.getvalue()], {}))
+    docker_engine.copy_folder(container, "/templates", tmp_path / "target")
+    assert [path.name for path in tmp_path.rglob("*") if not path.is_dir()] == ["a"]
+    found = (tmp_path / "target" / "a").stat()
+    assert (found.st_uid, found.st_mode & 0o777) == (os.getuid(), 0o644)
 
 
 def test_an_engine_that_fails_later_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
