@@ -121,7 +121,7 @@ class _MethodOptions:
 @click.option(
     "--metrics-endpoint",
     "counters",
-    metavar="HOST:PORT",
+    type=opt.Endpoint(),
     help="With --endpoint: also what that server counts; without it the mean batch is not known.",
 )
 @opt.up_options

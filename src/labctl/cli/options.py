@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -216,6 +217,25 @@ class _Port(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
         return 0 if value == "auto" else click.IntRange(0, 65535).convert(value, param, ctx)
 
 
+class Endpoint(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases
+    """One or more HOST:PORT, with commas. A port above 65,535 is refused: the C library takes it modulo 65,536, so that
+    another server would be asked."""
+
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        for one in str(value).split(","):
+            host, _, port = one.rpartition(":")
+            if (
+                not host
+                or not host.isprintable()
+                or not re.fullmatch("[0-9]{1,5}", port)
+                or not 1 <= int(port) <= 65535
+            ):
+                self.fail(f"{one!r} is no HOST:PORT, such as 127.0.0.1:8001", param, ctx)
+        return str(value)
+
+
 def page_port(usual: int) -> Callable[[Command], Command]:
     """``--port``, or ``--ports`` as of ``up``: where a page listens. None: nobody has asked for a port."""
     return click.option(
@@ -237,7 +257,7 @@ def at_jupyter(path: str) -> str | None:
 def endpoint_option(what: str) -> Callable[[Command], Command]:
     """``--endpoint HOST:PORT`` of a server that need not be a stack of ours; ``what`` names the port."""
     text = f"Ask the server at this address ({what}), however it was started; no STACK need be up."
-    return click.option("--endpoint", metavar="HOST:PORT", help=text)
+    return click.option("--endpoint", type=Endpoint(), help=text)
 
 
 def require_named(stack: str | None, endpoint: str | None) -> None:

@@ -24,7 +24,7 @@ from labkit.errors import LabError
 @click.command("chat")
 @opt.stack_argument
 @opt.page_port(PORTS[CHAT])
-@click.option("--endpoint", metavar="HOST:PORT", help="Talk to this server (gRPC), however it was started.")
+@click.option("--endpoint", type=opt.Endpoint(), help="Talk to this server (gRPC), however it was started.")
 def chat_command(stack: str, port: int | None, endpoint: str | None) -> None:
     """Open a chat page on loopback for the text models of STACK, which must be up. Ctrl-C ends it."""
     session, lab, name = opt.open_stack(stack)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
 from labsched.errors import LabError
@@ -171,6 +172,7 @@ def _page(url: str) -> bytes:
 
     def read() -> None:
         try:
+            _ = urlsplit(url).port  # one above 65,535 is refused: the C library would ask another port, modulo 65,536
             with build_opener(ProxyHandler({})).open(url, timeout=TIMEOUT_S) as response:
                 body = response.read(MOST_BYTES + 1)
                 if len(body) > MOST_BYTES or response.length:

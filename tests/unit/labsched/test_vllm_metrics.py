@@ -252,3 +252,9 @@ def test_a_page_that_does_not_end_or_does_not_come_is_given_up(
 def test_a_url_behind_which_is_nothing_is_one_error(url: str) -> None:
     with lab_error("metrics-unreadable"):
         explain_metrics(url, WINDOW)
+
+
+def test_a_port_beyond_the_last_is_not_the_port_65536_below_it(serve: Serve) -> None:
+    host, port = serve(page("")).removesuffix("/metrics").rsplit(":", 1)
+    with lab_error("metrics-unreadable"):
+        explain_metrics(f"{host}:{int(port) + 65536}/metrics", WINDOW)

@@ -53,6 +53,23 @@ def test_a_word_that_is_not_utf_8_is_wrong_usage(words: list[str]) -> None:
     assert CliRunner().invoke(cli, words).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    "endpoint", ["127.0.0.1:73537", "127.0.0.1:0", "127.0.0.1", "127.0.0.1:\u0661", "a:1,b:99999", ":1"]
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["infer", "-m", "m", "-p", "Hi", "--endpoint"],
+        ["bench", "-m", "m", "--endpoint", "127.0.0.1:1", "--metrics-endpoint"],
+        ["metrics", "--endpoint"],
+        ["openai", "-m", "m", "--endpoint"],
+        ["chat", "iterative", "--endpoint"],
+    ],
+)
+def test_an_address_without_a_port_that_there_is_asks_no_server(words: list[str], endpoint: str) -> None:
+    assert CliRunner().invoke(cli, [*words, endpoint]).exit_code == 2
+
+
 @pytest.mark.parametrize("variable", ["LABS_ROOT", "LABS_CACHE"])
 def test_a_checkout_or_cache_whose_path_is_not_utf_8_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
