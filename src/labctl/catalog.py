@@ -150,11 +150,32 @@ def load_lab(workspace: Workspace, folder: str, stack: str) -> Lab:
         try:
             lab = replace(_run(path), folder=folder)
         except Exception as error:  # as in _read
-            why = _in_one_line(error, path)
-            raise LabError(f"lab {folder} cannot be read", why, f"correct {path}", code="lab-broken") from error
+            raise broken_lab(workspace, folder, error) from error
     if stack not in lab.stacks:
         raise LabError(f"lab {folder} has no stack '{stack}'", "", "labctl list", code="stack-unknown")
     return lab
+
+
+def broken_lab(workspace: Workspace, folder: str, error: Exception, text: str | None = None) -> LabError:
+    """Make the error of a mistake in a lab's program.
+
+    Args:
+        text: what stands in the mistaken line, where the line itself raised nothing.
+    """
+    path = workspace.labs / folder / "lab.py"
+    why = _in_one_line(error, path, text)
+    return LabError(f"lab {folder} cannot be used", why, f"correct {path}", code="lab-broken")
+
+
+@contextlib.contextmanager
+def refuse_mistakes(workspace: Workspace, folder: str) -> Iterator[None]:
+    """Call a lab's program in the block. Raises LabError: it raised one, or anything else, which is its mistake."""
+    try:
+        yield
+    except LabError:
+        raise
+    except Exception as error:
+        raise broken_lab(workspace, folder, error) from error
 
 
 @contextlib.contextmanager
@@ -210,9 +231,17 @@ def _run(path: Path) -> Lab:
     return lab
 
 
-def _in_one_line(error: Exception, path: Path) -> str:
-    """What was raised, with the line of the lab's program."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-    text = " ".join(str(error).split())
-    return f"{'' if line is None else f'line {line}: '}{type(error).__name__}: {text}"
+def _in_one_line(error: Exception, path: Path, text: str | None = None) -> str:
+    """What was raised, with the line of the lab's program or of what labs share; else the line that has ``text``."""
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno))
+    if text:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        places += [(str(path), number) for number, line in enumerate(lines, 1) if text in line][:1]
+    labs = path.parents[1]
+    where = ""
+    for file, line in places:  # the last one is the innermost
+        if Path(file).is_relative_to(labs):
+            where = f"line {line}: " if file == str(path) else f"{Path(file).relative_to(labs.parent)}, line {line}: "
+    return f"{where}{type(error).__name__}: {' '.join(str(error).split())}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
+from string import Formatter
 from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -320,6 +321,8 @@ class Verdict:
         value: the metric, by its dotted name.
         text: the claim with its numbers: ``{value:.0%}``, and other metrics as ``{m[ratios.x]:.2f}``.
         timed: the value depends on seconds: on a busy machine it may be missed, and is then no verdict.
+
+    Raises ValueError: the text has another field.
     """
 
     name: str
@@ -328,6 +331,20 @@ class Verdict:
     at_least: float | None = None
     at_most: float | None = None
     timed: bool = False
+
+    def __post_init__(self) -> None:
+        for name in self._fields:
+            if name != "value" and not (name.startswith("m[") and name.endswith("]")):
+                raise ValueError(f"{{{name}}} in the text of {self.name} is neither {{value}} nor {{m[METRIC]}}")
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that the text names beside the value."""
+        return [name[2:-1] for name in self._fields if name != "value"]
+
+    @property
+    def _fields(self) -> list[str]:
+        return [name for _, name, _, _ in Formatter().parse(self.text) if name is not None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from labctl.artifacts import engines, weights
 from labctl.artifacts.engines import Build
 from labctl.artifacts.store import Artifact
 from labctl.artifacts.weights import Source
+from labctl.catalog import broken_lab, refuse_mistakes
 from labctl.lab import Lab, Made, Place, Served
 from labctl.options import Options
 from labctl.repository import RenderRequest
@@ -102,7 +103,7 @@ def make_plan(workspace: Workspace, lab: Lab, name: str, options: Options, outpu
     Args:
         output: where the repository is rendered; default: the stack's own folder.
 
-    Raises LabError: unknown or bad settings, an unknown model source.
+    Raises LabError: unknown or bad settings, an unknown model source, a mistake in the lab's program.
     """
     stack = lab.stacks[name]
     chosen = resolve(lab, options.profile, stack.settings, options.set, what=f"stack {name}")
@@ -114,9 +115,13 @@ def make_plan(workspace: Workspace, lab: Lab, name: str, options: Options, outpu
         vocabulary = artifact.vocab_size(workspace) if isinstance(artifact, Source) else -1
         return Made(str(artifact.locate(workspace)), vocabulary)
 
-    served = stack.serve(chosen, Place(options.profile, str(workspace.folder(name).run_dir()), make))
+    with refuse_mistakes(workspace, lab.folder):
+        served = stack.serve(chosen, Place(options.profile, str(workspace.folder(name).run_dir()), make))
     served = replace(served, models=served.models or stack.models)
     templates = [workspace.templates(lab.folder, folder) for folder in served.repository]
+    for written, folder in zip(served.repository, templates, strict=True):
+        if not (PurePosixPath(written).is_absolute() or folder.is_dir()):  # an exercise's is filled later
+            raise broken_lab(workspace, lab.folder, FileNotFoundError(f"there is no folder {folder}"), f'"{written}"')
     serving = served.tensorrt_llm
     fetched = workspace.templates_cache / release.RELEASE if serving is not None and not options.templates else None
     of_release = options.templates or fetched

@@ -17,11 +17,14 @@ from typing import Any
 from labbuild import release
 from labbuild.tensorrt_llm import TensorRtLlm
 from labctl import contention
+from labctl.catalog import broken_lab, refuse_mistakes
 from labctl.clock import keep_texts
-from labctl.lab import Lab, ServerOfRun, Stack
+from labctl.lab import Lab, ServerOfRun, Stack, Verdict
 from labctl.labs.servers import Servers
 from labctl.labs.verdicts import NOT_MET, UNMEASURED, VerdictResult, judge_verdict, verdict_section
+from labctl.listener import Silent
 from labctl.options import Options
+from labctl.plan import make_plan
 from labctl.replicas.stagehand import Stagehand, replica_endpoints
 from labctl.runtimes import nvidia
 from labctl.runtimes.base import Runtime
@@ -72,7 +75,7 @@ def run_lab(
         texts: the step log has every request's text, which takes a model up to 0.1 ms a step.
         replica: the clients talk to this server alone.
 
-    Raises LabError: a client failed; nothing is left and nothing is averaged.
+    Raises LabError: the program has a mistake, so that nothing is started; or a client failed, and nothing is averaged.
     """
     if lab.run is None:
         raise LabError(
@@ -80,6 +83,8 @@ def run_lab(
         )
     chosen = resolve(lab, options.profile, options.set, what=f"lab {lab.short}")
     runtime = session.choose(options.runtime, options.profile)
+    with refuse_mistakes(session.workspace, lab.folder):
+        list(lab.run(_Rehearsal(replace(session, listener=Silent()), lab, options, quick), chosen))
     out = new_results_folder(session, lab)
     with ThreadPoolExecutor(2, "stagehand") as hands, Servers(session, lab, keep) as servers:
         run = _Run(session, lab, options, quick, texts, replica, runtime, out, hands, servers)
@@ -89,37 +94,41 @@ def run_lab(
         result = add_gpus(result, options)
     if options.profile == "gpu" or run.edited:
         result = {**result, "edited": sorted(run.edited)}
-    flat = flatten(result.get("metrics", {}))
-    judged = [judge_verdict(verdict, flat, max(run.taken, default=0.0)) for verdict in verdicts]
+    whole = not quick and not options.set  # with other settings a program may leave something out
+    judged = _judge(run, verdicts, flatten(result.get("metrics", {})), whole)
     result = {**result, "verdicts": [asdict(verdict) for verdict in judged]}
     atomic_write(out / "result.json", json.dumps(result, indent=1))
     pace = pace_section(out)
     _complete_report(out / "report.md", verdict_section(judged), pace, edits.edits_section(run.edited))
-    whole = not quick and not options.set  # with other settings a program may leave something out
     return RunResult(out, result, judged, whole, sorted(run.edited), describe_pace(out))
 
 
-@dataclass
-class _Run:
-    """What the program of a lab runs with (:class:`labctl.lab.LabRun`).
+def _judge(run: _Run, verdicts: Sequence[Verdict], flat: Mapping[str, Any], whole: bool) -> list[VerdictResult]:
+    """Judge what a run measured. Raises LabError: the text of a verdict does not fit what a whole run measures."""
+    judged = []
+    for verdict in verdicts:
+        lost = [name for name in verdict.metrics if name not in flat]
+        if whole and lost and flat.get(verdict.value) is not None:
+            error = LookupError(f"{run.out}/result.json has no metric {lost[0]} for the text of {verdict.name}")
+            raise broken_lab(run.session.workspace, run.lab.folder, error, f"m[{lost[0]}")
+        try:
+            judged.append(judge_verdict(verdict, flat, max(run.taken, default=0.0)))
+        except (TypeError, ValueError) as error:
+            raise broken_lab(run.session.workspace, run.lab.folder, error, f'"{verdict.name}"') from error
+    return judged
 
-    Attributes:
-        edited: the files of its servers that are not as shipped.
-        taken: shares of the machine's processors that other programs took.
+
+@dataclass
+class _Rehearsal:
+    """What the program of a lab runs with before its run (:class:`labctl.lab.LabRun`).
+
+    Nothing is started, but every server is planned and every script is looked for.
     """
 
     session: Session
     lab: Lab
     options: Options
     quick: bool
-    texts: bool
-    replica: int | None
-    runtime: Runtime
-    out: Path
-    hands: ThreadPoolExecutor
-    servers: Servers
-    edited: set[str] = field(default_factory=set)
-    taken: list[float] = field(default_factory=list)
 
     @property
     def profile(self) -> str:
@@ -139,14 +148,15 @@ class _Run:
         self, stack: Stack, *, replicas: int | None = None, balance: str | None = None, **settings: Any
     ) -> Iterator[ServerOfRun]:
         options = replace(self.options, set=self._together(stack, settings))
-        if replicas or balance:
-            options = replace(options, replicas=replicas, balance=balance)
-        self.session.listener.note(f"{self.lab.short}: {self._in_words(stack, settings)}")
-        yield _Opened(self, self.servers.next(stack.name, options))
+        make_plan(self.session.workspace, self.lab, stack.name, options).files()
+        yield self
+
+    def client(self, script: str, phase: str) -> None:
+        if not script_of(self.session, self.lab, script).is_file():
+            raise FileNotFoundError(f"there is no script {script_of(self.session, self.lab, script)}")
 
     def report(self, script: str) -> None:
-        make = partial(run_report, self.session, self.lab, script, self.runtime, self.out)
-        run_script(make, self.session, f"the report of lab {self.lab.short} could not be made")
+        self.client(script, "")
 
     def _together(self, stack: Stack, own: Mapping[str, Any]) -> dict[str, Any]:
         """Lay the program's settings over a person's; one that has no effect with the others is left out and told."""
@@ -161,6 +171,39 @@ class _Run:
             if key in asked and key not in idle and format_setting(value) != format_setting(asked[key]):
                 self.session.listener.note(f"this part is about {key}={format_setting(value)}, whatever --set says")
         return {key: value for key, value in given.items() if key not in idle}
+
+
+@dataclass
+class _Run(_Rehearsal):
+    """What the program of a lab runs with.
+
+    Attributes:
+        edited: the files of its servers that are not as shipped.
+        taken: shares of the machine's processors that other programs took.
+    """
+
+    texts: bool
+    replica: int | None
+    runtime: Runtime
+    out: Path
+    hands: ThreadPoolExecutor
+    servers: Servers
+    edited: set[str] = field(default_factory=set)
+    taken: list[float] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def serving(
+        self, stack: Stack, *, replicas: int | None = None, balance: str | None = None, **settings: Any
+    ) -> Iterator[ServerOfRun]:
+        options = replace(self.options, set=self._together(stack, settings))
+        if replicas or balance:
+            options = replace(options, replicas=replicas, balance=balance)
+        self.session.listener.note(f"{self.lab.short}: {self._in_words(stack, settings)}")
+        yield _Opened(self, self.servers.next(stack.name, options))
+
+    def report(self, script: str) -> None:
+        make = partial(run_report, self.session, self.lab, script, self.runtime, self.out)
+        run_script(make, self.session, f"the report of lab {self.lab.short} could not be made")
 
     @staticmethod
     def _in_words(stack: Stack, settings: Mapping[str, Any]) -> str:
@@ -236,6 +279,11 @@ def new_results_folder(session: Session, lab: Lab) -> Path:
     raise LabError(f"cannot make a results folder in {base}", code="results-folder-failed")
 
 
+def script_of(session: Session, lab: Lab, script: str) -> Path:
+    """The path of a script of a lab."""
+    return session.workspace.labs / lab.folder / script
+
+
 def run_client(stack: RunningStack, script: str, phase: str, out: Path, quick: bool) -> int:
     """Run a client of a lab; what it writes is named after the phase. Returns its exit status."""
     from labkit.client.context import Context
@@ -256,14 +304,14 @@ def run_client(stack: RunningStack, script: str, phase: str, out: Path, quick: b
         replicas=replica_endpoints(stack),
     )
     path = out / f"context-{phase}.json"
-    client = stack.session.workspace.labs / stack.lab.folder / script
+    client = script_of(stack.session, stack.lab, script)
     context.write(path)
     return stack.runtime.client(stack.session.listener, [*SCRIPT, str(client), str(path)], record)
 
 
 def run_report(session: Session, lab: Lab, script: str, runtime: Runtime, out: Path) -> int:
     """Have a lab's report made from the results in ``out``; its exit status."""
-    path = session.workspace.labs / lab.folder / script
+    path = script_of(session, lab, script)
     return runtime.client(session.listener, [*SCRIPT, str(path), str(out)], None)
 
 

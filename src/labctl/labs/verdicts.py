@@ -55,6 +55,8 @@ class _Unmeasured:
 def judge_verdict(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0) -> VerdictResult:
     """Compare one verdict with the measured numbers. A missing number is never 'met'.
 
+    Raises TypeError or ValueError: the text formats a number as what it is not.
+
     Args:
         flat: the run's metrics by their dotted names.
         taken: share of the machine's processors that other programs took during the run, 0 to 1.
@@ -70,11 +72,7 @@ def judge_verdict(verdict: Verdict, flat: Mapping[str, Any], taken: float = 0.0)
     not_too_much = verdict.at_most is None or value <= verdict.at_most
     met = enough and not_too_much
     measured = {key: number for key, number in flat.items() if number is not None}
-    numbers: defaultdict[str, Any] = defaultdict(_Unmeasured, measured)
-    try:
-        text = verdict.text.format(value=value, m=numbers)
-    except (KeyError, ValueError, IndexError, TypeError, AttributeError):
-        text = f"{verdict.name}: {value:g}"
+    text = verdict.text.format(value=value, m=defaultdict(_Unmeasured, measured))
     word = MET
     if not met:
         word = BUSY if verdict.timed and taken > contention.TOO_MUCH else NOT_MET

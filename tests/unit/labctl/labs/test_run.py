@@ -44,7 +44,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opened(
-    monkeypatch: pytest.MonkeyPatch, lab: str, quick: bool = False, **settings: Any
+    monkeypatch: pytest.MonkeyPatch, lab: str, metrics: dict[str, Any] | None = None, **settings: Any
 ) -> tuple[list[Options], list[str]]:
     """The options of each server that a lab's program opens with these settings, and what a person reads of them."""
     session, found = Session.open(listener := Noting()), []
@@ -55,14 +55,14 @@ def opened(
 
     monkeypatch.setattr(Servers, "next", next)
     monkeypatch.setattr(run._Opened, "client", lambda opened, script, phase: None)
-    monkeypatch.setattr(run._Run, "report", lambda made, script: write_result(made.out))
+    monkeypatch.setattr(run._Run, "report", lambda made, script: write_result(made.out, metrics or {}))
     outcome = run.run_lab(session, session.catalog.lab(lab), Options("cpu", settings), quick=False, keep=False)
     assert [verdict.word for verdict in outcome.verdicts] == ["unmeasured"] * len(outcome.verdicts)
     return found, listener.notes
 
 
-def write_result(out: Path) -> None:
-    (out / "result.json").write_text(json.dumps({"metrics": {}, "settings": {}}))
+def write_result(out: Path, metrics: dict[str, Any]) -> None:
+    (out / "result.json").write_text(json.dumps({"metrics": metrics, "settings": {}}))
 
 
 @pytest.mark.usefixtures("checkout")
@@ -104,6 +104,43 @@ def test_a_programs_setting_wins_over_a_persons_and_says_so(monkeypatch: pytest.
     assert [note for note in notes if "whatever --set says" in note] == [
         "this part is about kv_cache=false, whatever --set says"
     ]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ('server.client("client.py"', 'server.client("clinet.py"'),
+        ('lab.report("report.py")', 'lab.report("reprot.py")'),
+        ('repository=["faults"]', 'repository=["fualts"]'),
+        ("s.behaviour", "s.behavior"),
+        ("lab.serving(QUICK)", "lab.serving(QUIKC)"),
+        ("{value:.0f} times", "{vlaue:.0f} times"),
+    ],
+    ids=["client", "report", "repository", "serve", "run", "field"],
+)
+def test_a_mistake_in_a_labs_program_is_refused_with_its_line_before_anything_starts(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
+) -> None:
+    program = checkout / "labs" / "99-faults" / "lab.py"
+    text = program.read_text()
+    assert text.count(right) == 1
+    program.write_text(text.replace(right, wrong))
+    line = 1 + text[: text.index(right)].count("\n")
+    monkeypatch.setattr(run, "new_results_folder", lambda *_: pytest.fail("the run began"))
+    with lab_error("lab-broken", program, f"line {line}: "):
+        opened(monkeypatch, "faults")
+
+
+@pytest.mark.parametrize("text", ["{value:.0f}, {m[ehco.count]:.0f}", "{value:.0f}, {m[echo.text]:.0f}"])
+def test_a_verdicts_text_that_does_not_fit_what_a_whole_run_measured_is_refused_with_its_line(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    program = checkout / "labs" / "99-faults" / "lab.py"
+    program.write_text(program.read_text().replace("the echo came back {value:.0f} times", text))
+    line = next(number for number, each in enumerate(program.read_text().splitlines(), 1) if text in each)
+    metrics = {"echoed": 1, "echo": {"count": 1, "text": "a"}}
+    with lab_error("lab-broken", program, f"line {line}: "):
+        opened(monkeypatch, "faults", metrics=metrics)
 
 
 def judged(measured: dict[str, float | None], taken: float = 0.0, **more: Any) -> VerdictResult:
