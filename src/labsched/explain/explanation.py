@@ -28,6 +28,7 @@ from labsched.vllm.reader import UNFINISHED
 
 MANY_LOST = 0.01  # share of requests without a token from which on their sentence is the first one
 FLOODS = 0.5  # of all tokens
+MOST_NAMES = 3  # of ranks in a sentence; more are counted
 Called = Callable[[ExplainedRequest], str]
 COUNSEL = {  # against parts that no setting of the scheduler changes
     causes.LATE: "Give the client more processes, or a lower rate.",
@@ -124,7 +125,8 @@ class Explanation:
     def heading(self) -> str:
         """Which recording it is: its span, requests and engine, and what else lies in the folder."""
         names = [recording.name or recording.source for recording in self.recordings]
-        text = f"{_list(names)}: {_count(len(self.every), 'request')} in {self.span_s:,.1f} s"
+        which = _list(names) if len(names) <= MOST_NAMES else f"{len(names)} ranks, the first {names[0]}"
+        text = f"{which}: {_count(len(self.every), 'request')} in {self.span_s:,.1f} s"
         if (wall := self.wall) is not None:
             text += f" from {datetime.fromtimestamp(wall):%Y-%m-%d %H:%M:%S}"
         text += f"{self._server()}."
@@ -140,7 +142,8 @@ class Explanation:
         server = f", vLLM {settings.recorded['version']}" if "version" in settings.recorded else ""
         engines = [recording.engine for recording in self.recordings if recording.engine is not None]
         if len(engines) > 1:
-            return f"{server}, engines {_list(engines)} of one server"
+            which = f"engines {_list(engines)}" if len(engines) <= MOST_NAMES else f"{len(engines)} engines"
+            return f"{server}, {which} of one server"
         return f"{server}, engine {engines[0]}" if server and engines else server
 
     @property

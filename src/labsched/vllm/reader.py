@@ -74,7 +74,7 @@ def ranks_of_one_start(path: Path, run: str | None) -> list[str]:
     """The recordings of one server with data parallelism, in the order of their ranks: that of ``run``, or the newest.
 
     They have the same settings and different ranks, and started together or wrote at the same time. Raises LabError:
-    there is none.
+    there is none, or two servers that cannot be told apart.
     """
     chosen, found = latest_recording(path, run), recordings_in(path)
     spans = {name: span for name in found if (span := _Span.of(found[name])) is not None}
@@ -84,6 +84,15 @@ def ranks_of_one_start(path: Path, run: str | None) -> list[str]:
     for name in sorted(spans, key=lambda name: _written_at(found[name]), reverse=True):
         if all(spans[name].is_beside(spans[other]) for other in ranks.values()):
             ranks[spans[name].rank] = name
+    for name, span in spans.items():
+        mine = ranks.get(span.rank, name)
+        if len(ranks) > 1 and name != mine and span.settings == spans[mine].settings and span.overlaps(spans[mine]):
+            raise LabError(
+                f"{path} holds several servers, and which ranks belong together is not recorded",
+                f"{mine} and {name} are the same rank and have the same settings and time",
+                "name the file of one rank, or record each server into a folder of its own",
+                code="recording-ambiguous",
+            )
     return [ranks[rank] for rank in sorted(ranks, key=int)]
 
 
@@ -111,10 +120,13 @@ class _Span(NamedTuple):
         except (OSError, *DAMAGE):
             return None
 
+    def overlaps(self, other: _Span) -> bool:
+        """Whether both were written at one time."""
+        return self.began <= other.ended and other.began <= self.ended
+
     def is_beside(self, other: _Span) -> bool:
         """Whether it is another rank of the same start."""
-        overlap = self.began <= other.ended and other.began <= self.ended
-        together = overlap or abs(self.began - other.began) <= START_S
+        together = self.overlaps(other) or abs(self.began - other.began) <= START_S
         return self.rank != other.rank and self.settings == other.settings and together
 
 

@@ -444,6 +444,24 @@ def test_the_ranks_of_one_start_are_one_server_whichever_was_written_last(last: 
     assert "vllm-" not in " ".join(story) or last == 1, "the newest is found by the folder's name"
 
 
+def test_many_ranks_are_counted_in_the_heading(tmp_path: Path) -> None:
+    for rank in range(4):
+        written_by_vllm(tmp_path, idle_rank(), rank)
+    heading, *_ = sentences(tmp_path)
+    assert heading.count("vllm-2026") == 1 and heading.startswith("4 ranks") and "4 engines of one server" in heading
+
+
+@pytest.mark.parametrize("phase", [[], ["--phase", "vllm-20261128-140000000-4000-0"]])
+def test_ranks_of_two_servers_that_ran_at_the_same_time_are_not_mixed(phase: list[str], tmp_path: Path) -> None:
+    for started in ("20261128-140000000", "20261128-140000500"):
+        written_by_vllm(tmp_path, idle_rank(), 0, started)
+    assert "25 requests" in sentences(tmp_path, *phase)[0], "without other ranks there is nothing to mix"
+    other = written_by_vllm(tmp_path, loaded_rank(), 1)
+    with lab_error("recording-ambiguous", tmp_path):
+        sentences(tmp_path, *phase)
+    assert "80 requests" in sentences(other)[0]
+
+
 def test_another_start_and_another_setting_are_named_and_not_mixed_in(tmp_path: Path) -> None:
     written_by_vllm(tmp_path, loaded_rank(), 0, "20261127-140000000", wall=1_789_900_000.0)
     written_by_vllm(tmp_path, idle_rank(slots=16), 1, "20261128-140000500")
