@@ -115,9 +115,9 @@ class Fair(Order):
     NOTES = (*Order.NOTES, "served", "_charged")
 
     def __init__(self) -> None:
-        self.served: dict[str, int] = defaultdict(int)  # by tenant, in counted tokens
+        self.served: dict[str | None, int] = defaultdict(int)  # by tenant, in counted tokens
         self._charged: set[Request] = set()  # requests whose prompt was counted for their tenant
-        self._last = ""  # the tenant that left the queue last
+        self._last: str | None = None  # the tenant that left the queue last
 
     def arrived(self, request: Request, waiting: Sequence[Request]) -> None:
         tenants = {other.tenant for other in waiting}
@@ -130,7 +130,7 @@ class Fair(Order):
             self.served = defaultdict(int, keep | {request.tenant: self.served[request.tenant]})
 
     def line(self, waiting: Sequence[Request]) -> list[Request]:
-        queues: dict[str, deque[Request]] = defaultdict(deque)
+        queues: dict[str | None, deque[Request]] = defaultdict(deque)
         for request in waiting:
             queues[request.tenant].append(request)
         charged, price = self._charged, self.PROMPT

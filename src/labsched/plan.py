@@ -63,7 +63,7 @@ def waiting_fields(waiting: Sequence[Request], because: Because) -> dict[str, An
     """The step log's fields of requests that wait: which, whose, why, and the numbers of the refusal."""
     if not waiting:
         return {"queue": 0}
-    tenants = [request.tenant for request in waiting if request.tenant]
+    tenants = [request.tenant for request in waiting if request.tenant is not None]
     return {
         "waiting": [request.name for request in waiting[:MOST_NAMED]],
         "queue": len(waiting),

@@ -61,7 +61,7 @@ class Request:
     handle: Any = None
     number: int = 0  # given by the caller of `submit`
     name: str = ""  # in the step log; without another one, its id
-    tenant: str = ""  # the user or customer; the order `fair` counts tokens by tenant
+    tenant: str | None = None  # the user or customer; the order `fair` counts tokens by tenant
     priority: int = DEFAULT_PRIORITY
     came: int = 0  # its place in the order of arrival, from 1
     cached: int = 0  # leading tokens whose keys and values the engine has

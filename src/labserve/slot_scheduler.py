@@ -29,7 +29,7 @@ class SlotRequest:
     request: Any = None  # Triton's
     id: str = ""  # what its client calls it
     name: str = ""  # in the step log
-    tenant: str = ""
+    tenant: str | None = None
     finished: bool = False
     why: str | None = None  # it has finished, in the step log's word: "length", "stop" (the end token), "failed"
     error: Exception | None = None  # that it is answered with

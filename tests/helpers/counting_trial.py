@@ -26,7 +26,7 @@ BLOCKS = "max_tokens_in_paged_kv_cache"
 WORDS = recordings.WORDS | {"max_num_tokens": "256"}
 
 
-def arrival(number: int, after: int, prompt: int, made: int, tenant: str = "") -> Arrival:
+def arrival(number: int, after: int, prompt: int, made: int, tenant: str | None = None) -> Arrival:
     return Arrival(str(number), 0.0, after, prompt, made, made, "length", tenant=tenant)
 
 

@@ -53,7 +53,7 @@ def made_up_recording() -> Recording:
     return Recording(SETTINGS, arrivals, done.steps, "steps-made-up.jsonl")
 
 
-def request(name: str, at: float, prompt: int, limit: int, tenant: str = "", priority: int = 2) -> Arrival:
+def request(name: str, at: float, prompt: int, limit: int, tenant: str | None = None, priority: int = 2) -> Arrival:
     return Arrival(name, at, 0, prompt, limit, limit, "length", tenant=tenant, priority=priority)
 
 

@@ -113,7 +113,7 @@ class RequestLine(BaseModel):
     made: Count
     why: End
     word: bool
-    tenant: str
+    tenant: str | None
     priority: int
     resumable: bool
     prefixes: str

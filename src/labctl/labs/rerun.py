@@ -85,7 +85,7 @@ def send_on_time(
 
 def send_recorded(stream: EngineStream, arrival: Arrival, ids: Sequence[int]) -> RequestRecord:
     """Send one request with its recorded tenant and priority."""
-    tenant = {"tenant": arrival.tenant} if arrival.tenant else {}
+    tenant = {} if arrival.tenant is None else {"tenant": arrival.tenant}
     return stream.ask(ids, arrival.limit, request_priority=arrival.priority, **tenant)
 
 

@@ -226,12 +226,12 @@ def _own(row: Mapping[Any, Any], number: int) -> Arrival | None:
     if not (tokens := _answer(row, answer)):
         return None
     arrival = _arrival(number, number_cell(row, at), integer_cell(row, prompt), tokens)
-    return replace(arrival, tenant=row.get("tenant") or "")
+    return replace(arrival, tenant=row.get("tenant") or None)
 
 
 def write_trace_csv(path: Path, arrivals: Sequence[Arrival]) -> None:
     """Write requests that were answered as a CSV of one's own; with tenants only where there are some."""
-    tenants = any(arrival.tenant for arrival in arrivals)
+    tenants = any(arrival.tenant is not None for arrival in arrivals)
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow([*OWN, *(["tenant"] if tenants else [])])

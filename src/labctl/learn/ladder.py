@@ -76,7 +76,7 @@ def _drawn(rng: random.Random, mean: float, sigma: float, most: int) -> int:
     return max(1, min(most, round(rng.lognormvariate(math.log(mean) - sigma**2 / 2, sigma))))
 
 
-def _request(number: int, at: float, prompt: int, made: int, limit: int, tenant: str = "") -> Arrival:
+def _request(number: int, at: float, prompt: int, made: int, limit: int, tenant: str | None = None) -> Arrival:
     by_itself = made < limit
     why = "stop" if by_itself else "length"
     return Arrival(str(number), at, 0, prompt, limit, made, why, word=by_itself, tenant=tenant)

@@ -30,11 +30,11 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Item:
-    """One request: its text, its number of output tokens, and its tenant ("" for none)."""
+    """One request: its text, its number of output tokens, and its tenant."""
 
     prompt: str
     output_tokens: int
-    tenant: str = ""
+    tenant: str | None = None
 
 
 def expected_tokens(answer: str) -> int:

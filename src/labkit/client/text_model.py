@@ -181,7 +181,7 @@ class TextModel:
         sampling: Mapping[str, Any] | None = None,
         id: str = "",
         priority: int = 0,
-        tenant: str = "",
+        tenant: str | None = None,
         end_id: int | None = None,
     ) -> RequestRecord:
         """Ask for ``tokens`` more tokens.
@@ -195,7 +195,7 @@ class TextModel:
             end_id: the token that ends the answer, for a model that must be told; None: it is not.
         """
         inputs, parameters = self.wire(prompt, tokens, to_the_end, sampling, end_id=end_id)
-        if tenant and not self.by_parameter:
+        if tenant is not None and not self.by_parameter:
             parameters["tenant"] = tenant
         return client.send_inputs(
             self.name,

@@ -121,11 +121,11 @@ def fair(folder: str, seed: int) -> dict[str, Any] | None:
     return None
 
 
-def service_gap(steps: Sequence[Step], tenants: Mapping[str, str]) -> float:
+def service_gap(steps: Sequence[Step], tenants: Mapping[str, str | None]) -> float:
     """How far two tenants got apart in service while both waited, in counted tokens; 0 with one tenant."""
-    served: dict[str, int] = defaultdict(int)
+    served: dict[str | None, int] = defaultdict(int)
     worst = 0
-    for tenant, other in itertools.combinations(sorted(set(tenants.values())), 2):
+    for tenant, other in itertools.combinations(sorted(set(filter(None, tenants.values()))), 2):
         least = most = apart = 0
         for step in steps:
             if not {tenant, other} <= {tenants[name] for name in step.waiting}:

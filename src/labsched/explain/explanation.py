@@ -222,7 +222,7 @@ class Explanation:
         text += f"; {found.share:.0%} of it is {part}"
         if other := found.culprit:
             arrival = other.arrival
-            tenant = f", tenant {arrival.tenant}" if arrival.tenant else ""
+            tenant = "" if arrival.tenant is None else f", tenant {arrival.tenant}"
             lengths = f"{arrival.prompt:,} prompt and {arrival.made:,} output tokens"
             text += f", most often for {self.called(other)} ({lengths}{tenant})"
         if found.second:

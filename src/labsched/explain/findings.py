@@ -96,7 +96,7 @@ def classes(requests: Sequence[ExplainedRequest]) -> list[list[RequestGroup]]:
     """The classes of requests, once for each thing in which they differ; the same division stands there once."""
     kinds: list[list[RequestGroup]] = []
     for kind, classed in (
-        ("tenant", _by("tenant", "of tenant", requests, lambda request: request.arrival.tenant or None)),
+        ("tenant", _by("tenant", "of tenant", requests, lambda request: request.arrival.tenant)),
         ("priority", _by("priority", "of priority", requests, lambda request: request.arrival.priority)),
         (ENGINE, _by(ENGINE, "of engine", requests, lambda request: request.engine)),
         (LENGTH, _by_length(requests)),

@@ -121,6 +121,7 @@ def check_line(line: Mapping[str, Any]) -> None:
         for name, least in (("came", 1), ("after", 0), ("left", 0), ("prompt", 1), ("limit", 0), ("made", 0)):
             require_field(is_whole(line[name], least), name)
         require_field(isinstance(line["prefixes"], str), "prefixes")
+        require_field(isinstance(line["tenant"], str | None), "tenant")
         require_field(is_whole(line["priority"], -MOST), "priority")
     elif kind in ("step", "change"):
         _check_step(line, whole=kind == "step")

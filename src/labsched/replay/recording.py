@@ -38,7 +38,7 @@ class Arrival:
     left_at: float = 0.0
     left: int = 0  # steps that were over when it ended
     word: bool = False  # it ended with a stop word
-    tenant: str = ""
+    tenant: str | None = None
     priority: int = 2
     resumable: bool = True
     prefixes: bytes = b""  # a hash of the sequence up to each token; b"": unknown, and shared with no other
@@ -64,7 +64,7 @@ class Arrival:
             left_at=line["t"] - zero,
             left=int(line["left"]) - base,
             word=bool(line["word"]),
-            tenant=str(line["tenant"]),
+            tenant=line["tenant"],
             priority=int(line["priority"]),
             resumable=bool(line["resumable"]),
             prefixes=base64.b64decode(line["prefixes"], validate=True),

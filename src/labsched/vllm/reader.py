@@ -216,7 +216,7 @@ def _with_all_requests(found: Sequence[Line], partial: bool) -> list[Line]:
     steps = sum(line["kind"] == "step" for line in lines)
     for name, line in unfinished.items():
         rest = {"t": end, "made": made[name], "why": UNFINISHED, "left": steps + line["after"], "word": False}
-        lines.append({**line, **rest, "kind": REQUEST, "tenant": "", "resumable": True, "prefixes": ""})
+        lines.append({**line, **rest, "kind": REQUEST, "tenant": None, "resumable": True, "prefixes": ""})
         check_line(lines[-1])
     if unfinished:
         lines[0]["partial"] = True

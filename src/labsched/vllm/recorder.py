@@ -354,7 +354,7 @@ class Lines:
             "why": why,
             "left": self._steps,
             "word": False,
-            "tenant": "",
+            "tenant": None,
             "resumable": True,
             "prefixes": "",
             "hashes": self._hashes(getattr(request, "block_hashes", ())),

@@ -45,7 +45,7 @@ class TokenParameters(NamedTuple):
     Triton uses a request's own `priority` for the queue in front of a model, and does not pass it on to the model.
     """
 
-    tenant: str
+    tenant: str | None
     priority: int
     rivals: int | None  # how many likely tokens it wants log probabilities of beside its own; None: of none at all
     schema: dict[str, Any] | None  # the JSON schema that its answer is to follow
@@ -68,7 +68,7 @@ def read_parameters(text: str, masks: bool) -> TokenParameters:
     if structured is not None and not masks:
         raise BadInput(params.STRUCTURED, "this engine cannot mask tokens; engine=vllm can")
     schema = None if structured is None else params.json_schema(structured)
-    return TokenParameters(tenant, priority, rivals, schema)
+    return TokenParameters(tenant or None, priority, rivals, schema)
 
 
 def _prompt(read: Read, shape: ModelShape) -> list[int]:

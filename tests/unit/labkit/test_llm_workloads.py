@@ -123,7 +123,7 @@ def test_a_traces_prompt_has_its_number_of_tokens_and_equal_hashes_give_equal_wo
     trace = [arrival("1", 6, prefixes="abcdef"), arrival("2", 6, prefixes="abcxyz"), arrival("3", 80)]
     trace[2] = replace(trace[2], tenant="ann")
     (_, one), (_, two), (at, three) = workloads.trace_items(trace, str(TINY))
-    assert (at, one.tenant, three.tenant) == (3.0, "", "ann")
+    assert (at, one.tenant, three.tenant) == (3.0, None, "ann")
     count = AutoTokenizer.from_pretrained(TINY).encode
     assert [len(count(item.prompt)) for item in (one, two, three)] == [6, 6, 80]
     assert one.prompt.split()[:3] == two.prompt.split()[:3] and one.prompt != two.prompt

@@ -471,7 +471,7 @@ SERVER = {"v": 2, "model": "vllm", "instance": "0"}
 ENDED = {
     **{**SERVER, "kind": "request", "t": 2.0, "name": "1", "id": "a", "came": 1, "arrived": 1.0, "waited": 0.0},
     **{"after": 0, "prompt": 10, "limit": 4, "priority": 0, "made": 1, "why": "length", "left": 1, "word": False},
-    **{"tenant": "", "resumable": True, "prefixes": "", "hashes": ""},
+    **{"tenant": None, "resumable": True, "prefixes": "", "hashes": ""},
 }
 STEP = {
     **{**SERVER, "kind": "step", "n": 1, "t": 1.5, "dur": 0.1, "batch": 1, "ids": ["1"], "phase": "p"},

@@ -77,12 +77,13 @@ def test_another_schema_is_refused_by_name(parameters: str, able: bool, why: str
 @pytest.mark.parametrize(
     ("parameters", "found"),
     [
-        ("", ("", 2)),
+        ("", (None, 2)),
+        ('{"tenant": ""}', (None, 2)),
         ('{"tenant": "a", "request_priority": 1, "x": 2.5}', ("a", 1)),
-        ('{"request_priority": "9"}', ("", 9)),
+        ('{"request_priority": "9"}', (None, 9)),
     ],
 )
-def test_tenant_and_priority_are_parameters_of_a_request(parameters: str, found: tuple[str, int]) -> None:
+def test_tenant_and_priority_are_parameters_of_a_request(parameters: str, found: tuple[str | None, int]) -> None:
     assert read_parameters(parameters, masks=False)[:2] == found
 
 
