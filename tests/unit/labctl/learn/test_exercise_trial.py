@@ -15,6 +15,7 @@ import pytest
 import requests
 from lab_errors import lab_error
 
+from labctl.clock import Clock
 from labctl.contention import Patience
 from labctl.learn import promtool, sandbox
 from labctl.learn.outcome import Explained, Slow, Stuck, TooBusy
@@ -110,6 +111,27 @@ def test_an_error_of_the_server_is_not_called_a_broken_connection() -> None:
     with lab_error("request-refused", "line 27") as caught:
         stream.check()
     assert "connection" not in f"{caught.value}"
+
+
+def test_gathered_requests_are_held_until_the_model_and_its_queue_have_them_all(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, client = Clock(trial.run_dir, ("part",)), Silent()
+    held = {"v": 1, "model": "part", "instance": "0", "state": "held", "ids": ["1"], "queue": 1}
+    queued, modes = iter([0, 1]), []
+
+    def counters() -> SimpleNamespace:
+        (trial.run_dir / "clock-part-0.json").write_text(json.dumps(held))
+        modes.append(clock.mode("part")["mode"])
+        return SimpleNamespace(models={"part": SimpleNamespace(pending=next(queued))})
+
+    monkeypatch.setattr(trial, "unary", lambda: client)
+    monkeypatch.setattr(trial, "ask", lambda client, model, prompt, tokens: client.send_inputs(model, prompt, []))
+    monkeypatch.setattr(trial, "counters", counters)
+    monkeypatch.setattr(trial, "wait", lambda client, *records: modes.append(clock.mode("part")["mode"]))
+    records = trial.gathered("whole", [("a", 1), ("b", 1), ("c", 1)], "part")
+    assert [record.prompt for record in records] == ["a", "b", "c"]
+    assert modes == ["pause", "pause", "run"], "two were in the model, then one in its queue as well"
 
 
 def test_a_model_that_is_slow_and_still_answers_is_not_told_that_it_forgot_something(trial: Trial) -> None:
