@@ -1,7 +1,8 @@
 """`labctl scale --auto --target` on real replicas: too few answers within the limits bring another one, rest takes it.
 
 A step takes half a second and a replica has eight slots. Twelve users at once are four too many for one replica: these
-wait a whole answer, which is beyond the limit. For two replicas they are few.
+wait a whole answer of eight seconds, which is beyond the limit. For two replicas they are few, and get their first
+token within a step: the limit is ten steps, for a busy machine.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from labkit.evidence.records import RequestRecord
 pytestmark = pytest.mark.night
 
 STACK, MODEL = "scaled", "streams"
-SLOTS, STEP_MS, TOKENS, USERS, FEW = 8, 500, 4, 12, 2
-PATIENCE_S = 300.0  # rest must last for 30 looks
+SLOTS, STEP_MS, TOKENS, USERS, FEW = 8, 500, 16, 12, 6
+PATIENCE_S = 600.0  # rest must last for 30 looks
 UP = ("--replicas", "1", "--balance", "l7", "--runtime", "local", "--ports", "auto")
-SET = (f"seats={SLOTS}", f"step_ms={STEP_MS}", "slo=ttft<2000ms,tpot<60000ms")
+SET = (f"seats={SLOTS}", f"step_ms={STEP_MS}", "slo=ttft<5000ms,tpot<60000ms")
 
 
 class Users:
