@@ -39,7 +39,7 @@ class Features:
     kv_cache_reuse: bool = False
     speculation: str = NONE
     num_assistant_tokens: int = 0
-    draft_model: str = ""
+    draft_model: str | None = None
     kv_precision: str = AUTO
 
     @classmethod
@@ -101,7 +101,7 @@ class Features:
         if most < each * batch:
             drafted = f" and its {draft_tokens} draft tokens (num_assistant_tokens)" if draft_tokens else ""
             raise ValueError(f"max_num_tokens: {most} are not a token{drafted} for each of max_num_sequences={batch}")
-        draft = word("draft_model") if speculation == DRAFT else ""
+        draft = word("draft_model") if speculation == DRAFT else None
         return cls(chunked, most, reuse, speculation, draft_tokens, draft, stored)
 
     def in_force(self, word: Callable[[str], str]) -> list[InForce]:

@@ -124,7 +124,8 @@ class Memory:
 
     def end(self, request: Request) -> None:
         """The memory of a request is free."""
-        request.cached = request.prefill = request.joined = 0
+        request.cached = request.prefill = 0
+        request.joined = None
         if self.blocks is not None:
             self.blocks.end(request)
 

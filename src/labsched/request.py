@@ -66,7 +66,7 @@ class Request:
     came: int = 0  # its place in the order of arrival, from 1
     cached: int = 0  # leading tokens whose keys and values the engine has
     prefill: int = 0  # tokens that it joined the batch with: the engine's prompt
-    joined: int = 0  # its place in the order of joining, from 1; 0: it is not in the engine
+    joined: int | None = None  # its place in the order of joining, from 1; None: it is not in the engine
     found: int = 0  # tokens found in the cache when it was admitted
 
     def __post_init__(self) -> None:

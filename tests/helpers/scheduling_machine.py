@@ -295,7 +295,7 @@ class Ours(Rules):
         assert self.of.blocks_used == 0
         assert not self.written or self.written.held == 0, "somebody still holds a block"
         if isinstance(fair := self.of.order, Fair) and all(job.end is End.DONE for job in self.jobs):
-            paid: dict[str, int] = {}
+            paid: dict[str | None, int] = {}
             for job in self.jobs:  # what an eviction makes the engine compute again is charged to nobody
                 price = Fair.PROMPT * len(job.prompt) + Fair.ANSWER * job.limit
                 paid[job.tenant] = paid.get(job.tenant, 0) + price

@@ -135,7 +135,7 @@ class SchedulerLine(BaseModel):
     blocks: Count
     block_size: Count
     step_tokens: Count
-    own: str
+    own: str | None
 
 
 LINES: TypeAdapter[StepLine | RequestLine | SchedulerLine] = TypeAdapter(StepLine | RequestLine | SchedulerLine)

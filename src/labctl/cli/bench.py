@@ -58,7 +58,7 @@ class _LoadOptions:
     warmup_request_count: int
     output_tokens: int
     random_seed: int
-    slo: str
+    slo: str | None
     price_per_hour: float | None
 
     def prompts(self) -> list[str] | None:
@@ -166,7 +166,7 @@ class _MethodOptions:
     opt.number_option(
         "--random-seed", 0, "Seed for the gaps of --request-rate, and the requests of --against-engine.", click.INT
     ),
-    click.option("--slo", default="", metavar="LIMITS", help=f"Add goodput. {opt.SLO_HELP}"),
+    click.option("--slo", metavar="LIMITS", help=f"Add goodput. {opt.SLO_HELP}"),
     opt.number_option(
         "--price-per-hour",
         None,

@@ -64,7 +64,7 @@ class _ReplayOptions:
     phase: str | None
     strict: bool
     in_flight: int | None = 0
-    slo: str = ""
+    slo: str | None = None
     scheduler: Path | None = None
 
 
@@ -88,7 +88,7 @@ class _ReplayOptions:
     phase_option,
     strict_option,
     in_flight_option,
-    click.option("--slo", default="", metavar="LIMITS", help=opt.SLO_HELP),
+    click.option("--slo", metavar="LIMITS", help=opt.SLO_HELP),
     click.option(
         "--scheduler", type=opt.A_FILE, metavar="FILE", help="A scheduler.py of your own, as one beside model.py."
     ),

@@ -113,6 +113,7 @@ def check_line(line: Mapping[str, Any]) -> None:
             word = str(words[name])
             require_field(not word or (word.isascii() and word.isdigit() and len(word) <= MOST_DIGITS), name)
         require_field(all(is_whole(line[name], 1) for name in NUMBERS), "/".join(NUMBERS))
+        require_field(isinstance(line["own"], str | None), "own")
         require_field(is_number(line.get("wall", 0), LAST_WALL_S), "wall")
     elif kind == REQUEST:
         _seconds(line, "arrived")

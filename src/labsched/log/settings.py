@@ -23,7 +23,7 @@ class SchedulerSettings:
     step_tokens: int
     context: int  # tokens that the model sees
     vocabulary: int
-    own: str = ""  # a file of the learner's with a scheduler of its own
+    own: str | None = None  # a file of the learner's with a scheduler of its own
     recorded: Mapping[str, Any] = field(default_factory=dict)  # of a learner's own vLLM: its version and own settings
     beyond: Sequence[str] = ()  # what that server does, but a replay of its scheduler does not
 
@@ -33,7 +33,7 @@ class SchedulerSettings:
         words = {name: str(word) for name, word in line["words"].items()}
         numbers = {name: int(line[name]) for name in NUMBERS}
         beyond = tuple(line.get("beyond", ()))
-        return cls(words=words, **numbers, own=str(line["own"]), recorded=line.get("vllm", {}), beyond=beyond)
+        return cls(words=words, **numbers, own=line["own"], recorded=line.get("vllm", {}), beyond=beyond)
 
     def to_json(self) -> dict[str, Any]:
         """The fields of the line SCHEDULER that the labs' own engines write."""

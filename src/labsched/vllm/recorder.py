@@ -227,7 +227,7 @@ def scheduler_line(scheduler: Any) -> dict[str, Any]:
         "blocks": blocks,
         "block_size": size,
         "step_tokens": own["max_num_batched_tokens"],
-        "own": "",
+        "own": None,
         "vllm": {"version": vllm.__version__, **own},
         "hash_block_size": int(getattr(scheduler, "hash_block_size", size)),
         "beyond": [

@@ -46,7 +46,7 @@ def drive_tokens(args: dict[str, str], beside: Path) -> DriverThread:
         partial(read_request, setup=setup, guard=guard),
         gather_s(word),
         beside,
-        forgiving=bool(setup.own),
+        forgiving=setup.own is not None,
     )
 
 

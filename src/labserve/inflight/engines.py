@@ -24,7 +24,7 @@ class Setup:
     log_probs: LogProbs
     in_force: list[InForce]  # for `labctl status`
     described: str  # in one line, for the server's log
-    own: str = ""  # the learner's files that take the place of the scheduler, or of vLLM's arguments
+    own: str | None = None  # the learner's files that take the place of the scheduler, or of vLLM's arguments
 
 
 def open_engine(

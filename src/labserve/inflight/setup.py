@@ -61,7 +61,7 @@ def set_up_scheduler(word: Callable[[str], str], device: str, kind: type[Schedul
         f"{batching}, {policy.value}{reason and f' ({reason})'}: at most {limit} sequences, {kv.blocks:,} KV blocks of "
         f"{kv.block_size} tokens ({engine.cache_bytes / 2**20:,.0f} MiB)"
     )
-    own = "" if kind is Scheduler else FILE
+    own = None if kind is Scheduler else FILE
     return Setup(scheduler, shape, kv, features, LogProbs(word), in_force, described, own)
 
 

@@ -194,7 +194,7 @@ def _features(word: Word, step_tokens: int) -> Features:
         kv_cache_reuse=word("enable_kv_cache_reuse") == "true",
         speculation=speculation,
         num_assistant_tokens=drafted,
-        draft_model=word("draft_model") if speculation == DRAFT else "",
+        draft_model=word("draft_model") if speculation == DRAFT else None,
     )
 
 

@@ -72,7 +72,7 @@ def set_up_vllm(word: Callable[[str], str], device: str, beside: Path | None = N
     files = [name for name in (FILE, ARGUMENTS) if beside and (beside / name).exists()]
     guide = guide_beside(beside, settings)
     guided = VllmScheduler(engine, settings, static, guide)
-    return _setup(word, shape, settings, guided, ", ".join(files), guide)
+    return _setup(word, shape, settings, guided, ", ".join(files) or None, guide)
 
 
 def _setup(
@@ -80,7 +80,7 @@ def _setup(
     shape: ModelShape,
     settings: VllmSettings,
     scheduler: VllmScheduler,
-    own: str = "",
+    own: str | None = None,
     guide: Guide | None = None,
 ) -> Setup:
     import vllm

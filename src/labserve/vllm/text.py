@@ -33,7 +33,7 @@ def drive_text(args: dict[str, str], setup: Setup) -> DriverThread:
         return request
 
     recorder = engine_recorder(args, setup)
-    return DriverThread(guard, setup.scheduler, TextAnswers(), recorder, read, forgiving=bool(setup.own))
+    return DriverThread(guard, setup.scheduler, TextAnswers(), recorder, read, forgiving=setup.own is not None)
 
 
 def read_text_request(source: Any, encode: Callable[[str], list[int]]) -> VllmTextRequest:

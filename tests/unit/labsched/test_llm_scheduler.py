@@ -343,10 +343,10 @@ def test_nobody_is_overtaken_more_often_than_the_order_says(word: str, bound: in
     assert before > 0 and last not in of.waiting
 
 
-def backlogged(word: str, sizes: dict[str, tuple[int, int]], turns: int) -> Counter[str]:
+def backlogged(word: str, sizes: dict[str, tuple[int, int]], turns: int) -> Counter[str | None]:
     """The counted tokens that each tenant got while all of them had somebody waiting; sizes: (prompt, answer)."""
     of = ordered(word, most=4)
-    served: Counter[str] = Counter()
+    served: Counter[str | None] = Counter()
     for n in range(turns):
         for tenant, (prompt, answer) in sizes.items():
             while sum(one.tenant == tenant for one in of.waiting) < 5:

@@ -258,9 +258,9 @@ def test_a_recording_of_vllm_is_not_replayed_by_our_scheduler(made_up: Recording
         player.replay(made_up, VLLM)
 
 
-@pytest.mark.parametrize(("own", "code"), [("", "layer-missing"), ("vllm.json", "scheduler-not-vllms")])
+@pytest.mark.parametrize(("own", "code"), [(None, "layer-missing"), ("vllm.json", "scheduler-not-vllms")])
 def test_a_recording_of_vllm_needs_vllm_as_it_is(
-    own: str, code: str, made_up: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: str | None, code: str, made_up: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LABS_CACHE", str(tmp_path))
     path = written(tmp_path, replace(made_up, settings=replace(VLLM, own=own)))

@@ -44,7 +44,7 @@ def recorded(tmp_path: Path) -> Iterator[Made]:
             kv=kv,
             features=features,
             shape=SimpleNamespace(context=32, vocabulary=50),
-            own="",
+            own=None,
             in_force=[],
             described="",
         )

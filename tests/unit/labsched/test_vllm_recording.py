@@ -43,7 +43,7 @@ from labsched.vllm.recorder import FOLDER, Came, Ended, Landed, Lines, Notes, ch
 WORDS = dict.fromkeys(REQUIRED_WORDS, "") | {"engine": "vllm"}
 SETTINGS: dict[str, Any] = {
     **{"words": WORDS, "context": 512, "vocabulary": 1000, "blocks": 40, "block_size": 16, "step_tokens": 64},
-    **{"own": "", "vllm": {"max_num_seqs": 4}, "hash_block_size": 16, "beyond": []},
+    **{"own": None, "vllm": {"max_num_seqs": 4}, "hash_block_size": 16, "beyond": []},
 }
 
 
