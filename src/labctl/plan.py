@@ -117,6 +117,9 @@ def make_plan(workspace: Workspace, lab: Lab, name: str, options: Options, outpu
 
     with refuse_mistakes(workspace, lab.folder):
         served = stack.serve(chosen, Place(options.profile, str(workspace.folder(name).run_dir()), make))
+    if not isinstance(served, Served):
+        nothing = TypeError(f"serve of stack {name} returned {served!r} in place of Served(...)")
+        raise broken_lab(workspace, lab.folder, nothing, f'"{name}"')
     served = replace(served, models=served.models or stack.models)
     templates = [workspace.templates(lab.folder, folder) for folder in served.repository]
     for written, folder in zip(served.repository, templates, strict=True):

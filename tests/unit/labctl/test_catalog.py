@@ -12,6 +12,8 @@ from lab_programs import MINIMAL, write
 from labctl.catalog import Catalog, load_catalog, load_lab
 from labctl.cli.main import cli
 from labctl.listener import Silent
+from labctl.options import Options
+from labctl.plan import make_plan
 from labctl.runtimes.record import Endpoints, Record
 from labctl.stack.session import Session
 from labctl.workspace import Workspace
@@ -57,6 +59,12 @@ def test_a_lab_that_cannot_be_read_is_refused_with_its_file_and_line(
     catalog = load_catalog(write(tmp_path, folder, program))
     with lab_error("lab-broken", f"labs/{folder}/lab.py: ", told):
         catalog.lab("demo")
+
+
+def test_a_stack_whose_serve_returns_nothing_is_refused_with_its_line(tmp_path: Path) -> None:
+    workspace = write(tmp_path, program=MINIMAL.replace("return Served(", "Served("))
+    with lab_error("lab-broken", "line 12: ", "demo-stack"):
+        make_plan(workspace, load_catalog(workspace).lab("demo"), "demo-stack", Options())
 
 
 def test_two_labs_may_not_share_a_name(tmp_path: Path) -> None:
