@@ -226,12 +226,8 @@ class Endpoint(click.ParamType):  # type: ignore[type-arg]  # generic only in ne
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         for one in str(value).split(","):
             host, _, port = one.rpartition(":")
-            if (
-                not host
-                or not host.isprintable()
-                or not re.fullmatch("[0-9]{1,5}", port)
-                or not 1 <= int(port) <= 65535
-            ):
+            well_formed = host and host.isprintable() and re.fullmatch("[0-9]{1,5}", port)
+            if not well_formed or not 1 <= int(port) <= 65535:
                 self.fail(f"{one!r} is no HOST:PORT, such as 127.0.0.1:8001", param, ctx)
         return str(value)
 
