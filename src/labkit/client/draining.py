@@ -154,13 +154,13 @@ class _Handler(BaseHTTPRequestHandler):
                 return len(record.responses) > number or record.end > 0 or self._gone()
 
             self._wait(answered_or_over)
-            if self._gone():
+            there = record.responses[number : number + 1]  # none: the server failed, or is late
+            if self._gone() or not all(self._sent(json.dumps(answer).encode() + b"\n") for _, answer in there):
                 self.gateway.cancel(key)
                 user.closed = True
                 return
-            if len(record.responses) <= number:  # the server failed: the connection ends
+            if not there:  # the connection ends
                 return
-            self.wfile.write(json.dumps(record.responses[number][1]).encode() + b"\n")
         if act.cut is None:
             self.wfile.write(b"null\n")
 
@@ -170,6 +170,13 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(ConnectionError):
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
         return True
+
+    def _sent(self, line: bytes) -> bool:
+        """Send a line; whether the client had not closed the connection."""
+        with contextlib.suppress(OSError):
+            self.wfile.write(line)
+            return True
+        return False
 
     def _wait(self, done: Callable[[], bool]) -> None:
         for _ in attempts(ANSWER_S, LOOK_S):

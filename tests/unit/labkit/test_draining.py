@@ -98,7 +98,10 @@ def test_only_sleep_moves_the_clock() -> None:
         assert client.now() == 3.0
 
 
-def test_a_client_that_closes_its_answer_stops_the_server() -> None:
+@pytest.mark.parametrize("seen", [True, False], ids=["between two tokens", "while a token is written"])
+def test_a_client_that_closes_its_answer_stops_the_server(monkeypatch: pytest.MonkeyPatch, seen: bool) -> None:
+    if not seen:
+        monkeypatch.setattr(draining._Handler, "_gone", lambda handler: False)
     user = User(leaves=2)
     with gateway(user) as door:
         client = Gateway(door.url("user"))
