@@ -49,7 +49,8 @@ class RunQueue:
         """What each thread has waited since it began."""
         waits = {}
         for pid in self._pids():
-            for path in (PROC / str(pid) / "task").glob("*/schedstat"):
-                with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended, or it is not ours
-                    waits[pid, path.parent.name] = int(path.read_text(encoding="ascii").split()[1]) / 1e9
+            with contextlib.suppress(OSError):  # it ends while its threads are listed
+                for path in (PROC / str(pid) / "task").glob("*/schedstat"):
+                    with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended, or it is not ours
+                        waits[pid, path.parent.name] = int(path.read_text(encoding="ascii").split()[1]) / 1e9
         return waits

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,23 @@ def test_a_process_has_waited_as_long_as_the_thread_that_waited_longest_and_proc
     assert queue.waited() == pytest.approx(7 + 1)
     pids.append(9)  # it began meanwhile
     assert queue.waited() == pytest.approx(7 + 1 + 2)
+
+
+def test_a_process_that_ends_while_its_threads_are_listed_is_left_out(
+    proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in (1, 8):
+        account(proc, pid, pid, 100.0)
+    queue, scandir = RunQueue(lambda: (1, 8)), os.scandir
+
+    def ended(path: Any) -> Any:
+        if Path(path) == proc / "8" / "task":
+            raise FileNotFoundError(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", ended)
+    account(proc, 1, 1, 103.0)
+    assert queue.waited() == pytest.approx(3)
 
 
 def test_a_kernel_that_counts_no_waiting_says_that_nobody_waited(proc: Path) -> None:
