@@ -165,12 +165,13 @@ class Observer:
 
         `passes`: forward passes of the decoder; `prompts`: prompts that it computed; `left_out`: requests between their
         first and last answer that were handed over and got no answer; `overtaken`: requests that wait while a later
-        one has its first answer.
+        one has its first answer; `held_up`: 1 if the first request that waits was handed over and got no answer.
         """
         answered = [request for request in handed_on if request.sent]
         ids = [request.correlation_id() for request in answered]
         first = [id for id in ids if id not in self.running]
         left_out = sum(not request.sent for request in handed_on if request.correlation_id() in self.running)
+        held_up = sum(not request.sent for request in handed_on if request.correlation_id() in self.line[:1])
         waiting = [id for id in self.line if id not in first]
         last = max((self.line.index(id) for id in first if id in self.line), default=-1)
         overtaken = sum(self.line.index(id) < last for id in waiting)
@@ -188,6 +189,7 @@ class Observer:
                 prefill=len(first),
                 left_out=left_out,
                 overtaken=overtaken,
+                held_up=held_up,
                 passes=passes,
                 prompts=prompts,
                 kept=self.held.grown(),

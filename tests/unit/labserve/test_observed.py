@@ -219,7 +219,7 @@ def test_requests_come_in_orders_that_triton_may_choose_and_the_solution_holds(m
     assert any(turn and 2 not in turn and 3 in turn for turn in shown[:4]), "the next newcomer was never late"
     found = steps(tmp_path)
     assert max(step.prefill or 0 for step in found) == 1
-    assert not sum(step.more["left_out"] + step.more["overtaken"] for step in found)
+    assert not sum(step.more["left_out"] + step.more["overtaken"] + step.more["held_up"] for step in found)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +230,7 @@ def test_requests_come_in_orders_that_triton_may_choose_and_the_solution_holds(m
         ("first_of_the_batch", "overtaken", 1),
         ("does_not_wait", "overtaken", 1),
         ("last_come_first_served", "overtaken", 1),
+        ("joins_no_running_one", "held_up", 1),
     ],
 )
 def test_every_known_way_to_admit_wrongly_is_seen_with_any_timing(

@@ -41,6 +41,14 @@ def check(trial):
         shared >= 3,
         "no two requests were in one step: does execute make a token for every request in the batch?",
     )
+    waited = sum(step.more["left_out"] + step.more["held_up"] for step in trial.steps("iterative-gpt2"))
+    trial.expect(
+        "requests that were in an execution and got no token",
+        "0",
+        waited,
+        waited == 0,
+        "a request was handed to execute and got no token: make one for each request of the batch.",
+    )
     right = [record.text == answer.text for record, answer in zip((first, *more), alone, strict=True)]
     trial.expect(
         "texts as simple-gpt2 has them",

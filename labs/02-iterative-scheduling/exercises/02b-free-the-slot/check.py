@@ -4,6 +4,10 @@ PROMPTS = ("The fox", "My favourite food is", "Once upon a time", "In winter the
 TAKEN = "a request found no free slot of the KV cache: what becomes of the slot of a sequence that is finished?"
 SLOT = "a slot stays in use although every request has its answer."
 KEPT = "something is kept of every sequence that is finished: take it out of `self.sequences` too."
+COMPUTED_AGAIN = (
+    "a running sequence lost its slot, and its text was computed again from its first token: "
+    "release a slot only when its sequence is finished."
+)
 UNKNOWN = "the model was called for a sequence that it had forgotten: only a finished sequence may be forgotten."
 
 
@@ -33,6 +37,8 @@ def check(trial):
         len(together) == slots,
         "some requests got no answer: is a slot freed while its sequence still runs?",
     )
+    prompts, asked = sum(step.more["prompts"] for step in trial.steps("iterative-gpt2")), len(requests) + slots
+    trial.expect("prompts that were computed", f"{asked}", prompts, prompts == asked, COMPUTED_AGAIN)
     used, more = trial.wait_for(lambda: left(trial, requests[0]), lambda found: found == (0, 0))
     trial.expect("slots taken after the last answer", "0", used, used == 0, SLOT)
     trial.expect("things kept of sequences that are finished", "0", more, more <= 0, KEPT)

@@ -45,3 +45,11 @@ def check(trial):
         overtaken == 0,
         "a later request got its first token earlier: keep the order of arrival.",
     )
+    held_up = sum(step.more["held_up"] for step in steps)
+    trial.expect(
+        "steps that the next new request was there for and did not join",
+        "0",
+        held_up,
+        held_up == 0,
+        "a new request had to wait although it was the next: one joins in each step, however many are running.",
+    )
