@@ -16,7 +16,7 @@ TABLE = "a table has too few or too many blocks, or blocks that do not exist, fo
 PREFIX = "a block was found behind other tokens than its own: its key must hold every token before it."
 STALE = "a block was found that has been overwritten: when a block is taken, forget what was in it."
 TWICE = "a block that a sequence holds was given to another one: a block is free when the last table lets it go."
-WASTE = "a used block was overwritten although another one was never used: take the block that is free the longest."
+WASTE = "a block was taken although another one has been free for longer: take the one that has been free the longest."
 MISSED = "tokens were computed again that are in a block of the cache: a full block can be found by its tokens."
 FREED = "a prefix was not found after its sequence was freed: a block stays known until it is taken again."
 LOST = "blocks are missing that are free: free gives all of them back, and a call that fails must change nothing."
@@ -61,6 +61,7 @@ class Cache:
         self.content = {}  # block -> all tokens up to the last one in it
         self.ever = set()  # (block, what was in it at some time)
         self.copies = set()  # contents that have been in two blocks at a time: either may be known
+        self.calls, self.freed = 0, dict.fromkeys(range(count), 0)  # block -> the call with which it became free
 
     def held(self, block):
         return sum(block in table for table in self.tables.values())
@@ -82,7 +83,10 @@ class Cache:
         """One call; True if it changed something. Raises Wrong."""
         if (name == "allocate") == (sequence in self.tables) or (name == "fork" and arguments[0] in self.tables):
             return False
+        held = {*range(self.count)} - {*self.idle()}
         getattr(self, name)(sequence, *arguments)
+        self.calls += 1
+        self.freed |= dict.fromkeys(held & {*self.idle()}, self.calls)
         for other, table in self.tables.items():
             self.require(list(self.manager.table(other)) == table, OTHERS)
         return True
@@ -90,6 +94,11 @@ class Cache:
     def require(self, ok, sentence):
         if not ok:
             raise Wrong(sentence)
+
+    def require_longest_free(self, fresh, left):
+        """Raises Wrong: a free block that was left had been free for longer than a taken one. Any of 02d's may go."""
+        ok = all(self.freed[taken] <= self.freed[block] for taken in fresh for block in left)
+        self.require(ok or not self.shares, WASTE)
 
     def read(self, sequence, tokens):
         table = list(self.manager.table(sequence))
@@ -117,8 +126,7 @@ class Cache:
         self.require({*fresh} <= {*idle}, TWICE)
         if missed := must[found // SIZE :]:
             raise Wrong(MISSED if self.held(missed[0]) else FREED)
-        never = [block for block in idle if block not in self.content and block not in fresh]
-        self.require(not self.shares or not (never and any(len(self.content.get(block, ())) for block in fresh)), WASTE)
+        self.require_longest_free(fresh, {*idle} - {*table})
         self.tables[sequence], self.tokens[sequence] = table, list(tokens)
         for number, block in enumerate(fresh, found // SIZE):
             self.write(block, tokens[: (number + 1) * SIZE])
@@ -142,6 +150,7 @@ class Cache:
             self.require(copy is None and after[-1] == table[-1], NEEDLESS)
         if whole or shared:
             self.require(after[-1] in idle, TWICE)
+            self.require_longest_free(after[-1:], {*idle} - {*after})
         self.require(after[: len(tokens) // SIZE] == table[: len(tokens) // SIZE], OTHERS)
         tokens.append(token)
         self.tables[sequence] = after
