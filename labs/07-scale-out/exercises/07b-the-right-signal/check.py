@@ -1,4 +1,7 @@
-"""The learner's number against what really waited, on pages of an idle server and of two models with too much to do."""
+"""The learner's number against what really waited, on pages of an idle server and of two models with too much to do.
+
+On the pages the models have names that the learner does not know.
+"""
 
 from labkit.client import metrics
 from labkit.client.ask import text_tensor
@@ -13,15 +16,22 @@ NONE = {
     "streams": "streams: for Triton a request is executed as soon as the model has taken it. What waits inside, only "
     "the model can say.",
 }
+BY_NAME = (
+    "{model}: the number was right under this name, and wrong under another one: "
+    "look for what the page has of a model, not at its name."
+)
+OTHER = "{model}: the requests on this page wait for another model, and none for this one: count only those of `model`."
+NAMES = ("chat", "translate", "summarize", "search")
 LOADS = {"waits": "Triton's queue", "streams": "a loop of its own"}
 
 
 def check(trial):
+    names = dict(zip(LOADS, trial.rng.sample(NAMES, len(LOADS)), strict=True))
     for model in LOADS:
         overloaded(trial, model, 1)  # so that the counters are not 0
     page = when(trial, lambda seen: not any(seen.waiting(model) or running(seen, model) for model in LOADS))
     for model in LOADS:
-        said = trial.call("waiting.py", "waiting", page, model)
+        said = asked(trial, page, model, names)
         if not isinstance(said, int | float):
             trial.expect(f"{model}, idle", "0", said, False, "waiting returns one number: how many requests wait now.")
             return
@@ -30,14 +40,27 @@ def check(trial):
     for model, where in LOADS.items():
         page = overloaded(trial, model, trial.rng.randint(6, 9))
         seen = metrics.parse_metrics(page)
-        said, wait = trial.call("waiting.py", "waiting", page, model), seen.waiting(model)
+        said, wait = asked(trial, page, model, names), seen.waiting(model)
         sentence = f"{model}: {wait:.0f} requests waited in {where}."
         if said == wait + running(seen, model):
             sentence = RUNNING.format(model=model)
+        elif said != wait and trial.call("waiting.py", "waiting", page, model) == wait:
+            sentence = BY_NAME.format(model=model)
         elif isinstance(said, int | float) and said <= 1:
             sentence = NONE[model]
         if not trial.expect(f"{model}, {where}", f"{wait:.0f}", said, said == wait, sentence):
             return
+        [other] = LOADS.keys() - {model}
+        said, wait = asked(trial, page, other, names), seen.waiting(other)
+        if not trial.expect(f"{other}, meanwhile", f"{wait:.0f}", said, said == wait, OTHER.format(model=other)):
+            return
+
+
+def asked(trial, page, model, names):
+    """What the learner's function says of a model on the page, where each model has another name."""
+    for known, name in names.items():
+        page = page.replace(f'model="{known}"', f'model="{name}"')
+    return trial.call("waiting.py", "waiting", page, names[model])
 
 
 def overloaded(trial, model, count):
