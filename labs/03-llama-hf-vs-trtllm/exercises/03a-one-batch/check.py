@@ -18,6 +18,11 @@ TOO_LONG = (
     "an answer goes on after its last token: the batch runs as long as its longest answer, "
     "so cut each to its own limit."
 )
+TOO_SHORT = (
+    "an answer is cut off too early: the batch runs as long as its longest answer, "
+    "and the padding is a part of each row's length."
+)
+SWAPPED = "an answer went to another request: the rows are returned in the order of the prompts."
 PADDING = "an answer is not what its prompt gives alone: is the padding on the left, and is the mask 0 there?"
 
 
@@ -35,5 +40,11 @@ def check(trial):
     alone = trial.at_once("llama-python", requests)
     pairs = [(record.text, right.text) for record, right in zip(records, alone, strict=True)]
     wrong = [(text, right) for text, right in pairs if text != right]
-    said = TOO_LONG if all(text.startswith(right) for text, right in wrong) else PADDING
+    said = PADDING
+    if all(text.startswith(right) for text, right in wrong):
+        said = TOO_LONG
+    elif all(right.startswith(text) for text, right in wrong):
+        said = TOO_SHORT
+    elif sorted(text for text, _ in wrong) == sorted(right for _, right in wrong):
+        said = SWAPPED
     trial.expect("answers as llama-python gives them", "6 of 6", f"{6 - len(wrong)} of 6", not wrong, said)
