@@ -1,6 +1,9 @@
 """Sequences that send only what is new, side by side: answers as for whole texts, and nothing kept afterwards."""
 
+import time
+
 PROMPTS = ("The fox", "My favourite food is", "Once upon a time", "In winter the", "I have lived in Seoul")
+HEARD = "a sequence was forgotten although it had not been silent for idle_limit: note the time of each request."
 MIXED = "a sequence was continued with another one's text: state belongs to a correlation id, not to a row."
 
 
@@ -41,6 +44,8 @@ def check(trial):
         if not trial.passed:
             return
         client.ask(prompts[0], first_id + 5, start=True)  # and is never heard of again
+        if not lives_on(trial, client, prompts[1], first_id + 4, whole[1]):
+            return
 
         def after_another():
             client.ask(prompts[1], first_id + 6, start=True, end=True)
@@ -54,6 +59,28 @@ def check(trial):
             silent <= 0,
             "the model still keeps the text of an idle sequence: a client that has gone never sends END.",
         )
+
+
+def lives_on(trial, client, prompt, id, whole):
+    """Whether a sequence is remembered that lives for longer than it may be silent, and never is for so long."""
+    limit = trial.settings["max_sequence_idle_microseconds"] / 1e6
+    text, new, sent, longest, lived = prompt, prompt, time.monotonic(), 0.0, False
+    try:
+        with trial.explain_errors(HEARD, because="KeyError|IndexError"):
+            for step in range(3):
+                time.sleep(0.6 * limit if step else 0)
+                before, sent = sent, time.monotonic()
+                try:
+                    new = client.ask(new, id, start=step == 0, end=step == 2)
+                finally:
+                    longest = max(longest, time.monotonic() - before)
+                text += new
+        lived = whole.startswith(text)
+    finally:
+        if longest > 0.9 * limit and not lived:
+            raise trial.TooBusy("a sequence was silent for longer than the check wanted")
+    said = repr(text[len(prompt) :])
+    return trial.expect("a sequence that lives for longer", "as its whole text", said, lived, HEARD)
 
 
 def piecewise(client, prompts, ids, steps):
