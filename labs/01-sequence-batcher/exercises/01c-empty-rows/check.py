@@ -6,6 +6,7 @@ EMPTY = (
     "the model took an empty slot for a request: under Direct there is a row for every slot up to the last one that "
     "has a request."
 )
+NO_NEWS = "a request with an empty text was taken for an empty row: READY says which rows are empty, nothing else does."
 COUNT = (
     "a row was left without an answer: Triton wants one response for each request that it handed over, empty ones too."
 )
@@ -29,8 +30,11 @@ def check(trial):
             for step in range(3):
                 news[2] = client.ask(news[2], base + 2, end=step == 2)
                 grown += news[2]
+                if step == 0:  # a real request that adds nothing has the same answer
+                    before, again = news[2], client.ask("", base + 2)
         for n in range(2):
             client.ask("", base + n, end=True)
+    trial.expect("a request with an empty text", repr(before), repr(again), again == before, NO_NEWS)
     empty = sum(step.more["empty"] for step in trial.steps("tokenizer"))
     trial.expect(
         "empty rows", "at least 3", empty, empty >= 3, "there were no empty rows: did another client use this server?"
