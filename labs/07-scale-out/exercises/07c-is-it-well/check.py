@@ -19,7 +19,8 @@ ONCE = (
     "the next one was answered. Ask again before you say that it is dead."
 )
 NOT_ASKED = (
-    "the model's process is dead and the check says that it is well: READY means that it was loaded. Ask for an answer."
+    "the model's process is dead and the check says that it is well: "
+    "READY and the metrics are Triton's own answers. Ask the model for one."
 )
 ERROR = (
     "the model's process is dead and the check says that it is well: "
