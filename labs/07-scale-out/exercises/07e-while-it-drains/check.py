@@ -9,12 +9,14 @@ CAP, HERD, REFUSALS, DEADLINE = 8.0, 5, 6, 60
 LONG = 200  # tokens of the answer that a user leaves: ten seconds of the server
 ENDS = {"wrong": "refused", "too-late": "late", "never": "late"}  # no server computes these
 AGAIN = "a request that a drained server refused (503), or cut, was given up: another server would have answered it."
-BAD = "a request that is wrong (400) was sent again: it stays wrong. Only 503 and a cut are worth another try."
+BAD = "a request that is wrong was sent again: it stays wrong. Only 503 and a cut are worth another try."
 SOON = "a request was sent again before Retry-After was over: the server said when to come back."
 HERDED = "all clients come back at the same moments, and meet the next server at once: waits need jitter."
 CAPPED = "a client waited for more than 8 s although no server had asked for it: the back-off needs a cap."
 GROWING = "the waits do not grow: a client that is refused again and again must ask less and less often."
-LATE = "a client waited beyond its deadline: if the next try would come too late, say so at once."
+LATE = "a client waited although its next try would come after the deadline: it must say so at once."
+EARLY = "a client gave up although its next try would come in time: the time that is left counts, not the tries."
+SHARED = "two requests had the same key, so one counts as another try of the other: each needs a key of its own."
 KEY = "the server computed a request twice: every try of a request needs the same key."
 TOKENS = "the user did not see each token once: after a cut, ask only for tokens that were not shown yet."
 LEFT = "the user had left, and the client read on: close the answer, so that the server stops computing it."
@@ -27,7 +29,7 @@ def check(trial):
     herd = {f"herd-{number}": User([TryOutcome(503)] * REFUSALS) for number in range(1, 1 + HERD)}
     users = {
         "drained": User([TryOutcome(503, retry_after=after)]),
-        "wrong": User([TryOutcome(rng.choice((400, 404, 422)))] * 3),
+        "wrong": User([TryOutcome(rng.choice((404, 409, 422)))] * 3),
         **herd,
         "too-late": User([TryOutcome(503, retry_after=DEADLINE + 10)] * 2),
         "never": User([TryOutcome(503)] * 50),
@@ -36,6 +38,7 @@ def check(trial):
         "left": User(leaves=rng.randint(3, 6)),
     }
     asked = {name: rng.choices(WORDS, k=rng.randint(8, 12)) for name in users}
+    asked["herd-2"] = asked["herd-1"]  # a key that is made of the text is not the request's own
     with Draining(trial.endpoints.grpc, MODEL, users) as gateway:
         for name, user in users.items():
             tokens = LONG if name == "left" else len(asked[name])
@@ -44,6 +47,12 @@ def check(trial):
             if not all(judged(trial, name, user, end, asked[name])):
                 return
     if not judge_waits(trial, [user.tries for user in herd.values()]):
+        return
+    clock, least = users["never"].clock, DEADLINE - CAP  # no wait is longer than the cap
+    if not trial.expect("never: waited", f"more than {least:g} s", f"{clock:.1f} s", clock > least, EARLY):
+        return
+    keys = len({one.key.partition("/")[2] for user in users.values() for one in user.tries[:1]})
+    if not trial.expect("keys of all requests", f"{len(users)}", keys, keys == len(users), SHARED):
         return
     steps = trial.steps(MODEL)  # a request that was computed twice is in it under two names
     count, wanted = len({id for step in steps for id in step.ids}), len(users) - len(ENDS)
@@ -59,8 +68,8 @@ def judged(trial, name, user, end, words):
     if name == "wrong":
         yield trial.expect(f"{name}: tries", "1", tries, tries == 1, BAD)
     elif name in ENDS:
-        clock = f"{user.clock:.1f} s"
-        yield trial.expect(f"{name}: waited", f"at most {DEADLINE} s", clock, user.clock <= DEADLINE, LATE)
+        clock, most = f"{user.clock:.1f} s", 0 if name == "too-late" else DEADLINE
+        yield trial.expect(f"{name}: waited", f"at most {most} s", clock, user.clock <= most, LATE)
     else:
         yield trial.expect(f"{name}: tries", f"more than {len(user.script)}", tries, tries > len(user.script), AGAIN)
         for act, (one, other) in zip(user.script, pairwise(user.tries), strict=False):
