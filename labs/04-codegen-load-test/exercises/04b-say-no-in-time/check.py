@@ -29,9 +29,9 @@ def check(trial):
     before = trial.counters()
     count = FIRST
     while True:  # until a request is rejected, or there was so much work that one should have been
-        records = overload(trial, count, tokens)
+        begun, records = trial.counters(), overload(trial, count, tokens)
         refused, served = [r for r in records if r.error], [r for r in records if r.ok]
-        if refused or count >= MOST or trial.counters().since(before).models[MODEL].queue_ms > ENOUGH_MS:
+        if refused or count >= MOST or trial.counters().since(begun).models[MODEL].queue_ms > ENOUGH_MS:
             break
         count *= 2
     policies = queue_policies(trial.config(MODEL))
