@@ -73,7 +73,8 @@ class Draining:
     """
 
     def __init__(self, endpoint: str, model: str, users: dict[str, User]) -> None:
-        self.users, self.computed = users, 0  # requests that the server was sent
+        self.users = users
+        self.ids: list[str] = []  # of the requests that the server was sent
         self._endpoint, self._model = endpoint, TextModel.of(endpoint, model)
         self._answers: dict[str, tuple[TextStream, RequestRecord]] = {}
         self._lock = threading.Lock()
@@ -97,9 +98,10 @@ class Draining:
         """The server's answer under this key, as far as it is there; a new key is computed."""
         with self._lock:
             if key not in self._answers:
-                self.computed += 1
                 stream = TextStream(self._endpoint).__enter__()
-                self._answers[key] = stream, self._model.send(stream, request["prompt"], request["tokens"])
+                record = self._model.send(stream, request["prompt"], request["tokens"])
+                self._answers[key] = stream, record
+                self.ids.append(record.id)
             return self._answers[key][1]
 
     def cancel(self, key: str) -> None:
