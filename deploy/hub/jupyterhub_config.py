@@ -87,7 +87,7 @@ if docker:
         **{f"{outside}/{name}": f"{inside}/{name}" for name in (*FOLDERS, *FILES)},
     }
     c.DockerSpawner.cpu_limit = float(asked.get("HUB_CPUS", "2"))
-    c.DockerSpawner.mem_limit = asked.get("HUB_MEMORY", "3G")
+    c.DockerSpawner.mem_limit = asked.get("HUB_MEMORY", "4G")
     c.DockerSpawner.extra_create_kwargs = {"user": asked["HUB_USER"], "labels": {"labs.hub": outside}}
     hardened = yaml.safe_load((checkout.root / "compose.yaml").read_text(encoding="utf-8"))["x-hardened"]
     c.DockerSpawner.extra_host_config = {
@@ -95,7 +95,7 @@ if docker:
         "tmpfs": {"/tmp": "mode=1777,size=1g"},  # it counts as memory
         "shm_size": "256m",
         "pids_limit": 1024,
-        "memswap_limit": asked.get("HUB_MEMORY", "3G"),  # no swap beyond it
+        "memswap_limit": asked.get("HUB_MEMORY", "4G"),  # no swap beyond it
         "log_config": {"type": "json-file", "config": {"max-size": "16m", "max-file": "2"}},
     }
 else:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from labctl.limits import processors
 from labsched.run_queue import waited_by_any
 
 SAMPLE_S = 0.2  # length of a sample
@@ -24,7 +24,7 @@ def share_taken_by_others() -> float:
     Returns:
         0.0 (nothing else runs) to 1.0.
     """
-    processors = own_processors()
+    count = processors()
 
     def compute(_: int) -> float:
         began, received = time.monotonic(), time.thread_time()
@@ -32,14 +32,9 @@ def share_taken_by_others() -> float:
             hashlib.sha256(_BLOCK)  # without Python's lock
         return (time.thread_time() - received) / (time.monotonic() - began)
 
-    with ThreadPoolExecutor(processors) as threads:
-        received = sum(threads.map(compute, range(processors))) / processors
+    with ThreadPoolExecutor(count) as threads:
+        received = sum(threads.map(compute, range(count))) / count
     return min(max(1.0 - received, 0.0), 1.0)
-
-
-def own_processors() -> int:
-    """How many processors this process may use; where the system does not say it (macOS), how many there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Patience:

@@ -44,7 +44,7 @@ def machine_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(docker_engine, "engine", lambda: Engine("runc", "nvidia"))
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10**12))
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=64 * 10**9))
+    monkeypatch.setattr("labctl.doctor.gpu.available_memory", lambda: 64 * 10**9)
 
     def has(*lines: str, status: int = 0) -> None:
         script = folder / "nvidia-smi"

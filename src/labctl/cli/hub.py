@@ -38,7 +38,7 @@ def hub_command() -> None:
     "--url", default="", metavar="URL", help="How learners reach it, for links (default: this machine's loopback)."
 )
 @opt.number_option("--cpus", 2, "Processors that a learner's container may use.", click.FloatRange(0.1))
-@click.option("--memory", default="3G", show_default=True, help="Memory of a learner's container, as Docker writes it.")
+@click.option("--memory", default="4G", show_default=True, help="Memory of a learner's container, as Docker writes it.")
 @opt.verbose
 def hub_up_command(labs: str, trusting: bool, port: int, url: str, cpus: float, memory: str, verbose: bool) -> None:
     """Start JupyterHub, and show the learners' password and yours.

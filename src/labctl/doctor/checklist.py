@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from labctl.doctor.gpu import gpu_checks
 from labctl.doctor.machine import DoctorCheck, from_error, machine_checks, system_check
+from labctl.limits import CLASS_TOKEN
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, images, wheel
 from labctl.runtimes.base import Runtime
@@ -34,15 +35,16 @@ def checklist(
         workshop: also measure this machine's room, memory and speed (takes about ``workshop.BUDGET_S`` seconds).
     """
     checks = [system_check(), *machine_checks(workspace.cache)]
-    names = ("compose",) if plan and plan.trtllm else ("local", "compose")
+    engine = () if CLASS_TOKEN.is_file() else ("compose",)
+    names = ("compose",) if plan and plan.trtllm else ("local", *engine)
     runtimes = [_check_runtime(runtime_named(name), profile) for name in names]
     if any(check.state == "ok" for check in runtimes):  # one of them is enough
         runtimes = [check if check.state == "ok" else replace(check, state="warn") for check in runtimes]
-    compose_answers = runtimes[-1].state == "ok"
+    compose_answers = names[-1] == "compose" and runtimes[-1].state == "ok"
     checks += [*runtimes, *([_engine_disk()] if compose_answers else [])]
     checks.append(from_error("ports 8000-8002", claim_ports, "warn", "free"))
     if profile == "gpu":
-        checks += gpu_checks(plan, "compose" if compose_answers or len(names) == 1 else "local", workspace)
+        checks += gpu_checks(plan, "compose" if compose_answers or "local" not in names else "local", workspace)
     checks += [_check_layer(layer(name, workspace, profile), plan) for name in NAMES]
     if plan:
         for artifact in plan.artifacts:

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from labbuild import release
 from labbuild.protocol import GpuInfo
 from labbuild.tensorrt_llm import check_target, require
@@ -21,6 +19,7 @@ from labctl.artifacts import hub, weights
 from labctl.artifacts.engines import Build
 from labctl.doctor.gpu_memory import MemoryShape, memory_parts
 from labctl.doctor.machine import MORE_DISK, DoctorCheck, from_error
+from labctl.limits import available_memory
 from labctl.plan import Plan
 from labctl.runtimes import docker_engine, nvidia
 from labctl.runtimes.images import PACKAGES_CUDA, gpu_target
@@ -181,7 +180,7 @@ def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> DoctorCheck 
     shape = MemoryShape.of(weights.parse_source(str(plan.settings["model"])), workspace) if copies else None
     if shape is None:
         return None
-    free, needed = psutil.virtual_memory().available, copies * shape.weights
+    free, needed = available_memory(), copies * shape.weights
     found = f"{free / 1e9:.1f} GB free; loading takes about {needed / 1e9:.1f} GB"
     return DoctorCheck.of(free >= needed, "memory", found, "close other programs, or take a smaller model", "warn")
 
@@ -189,7 +188,7 @@ def _host_memory(plan: Plan, builds: bool, workspace: Workspace) -> DoctorCheck 
 def _shm() -> DoctorCheck:
     """The container's /dev/shm lies in the machine's memory."""
     size = os.environ.get("LABS_SHM_SIZE") or GPU_SHM
-    limit, free = _bytes(size), psutil.virtual_memory().available
+    limit, free = _bytes(size), available_memory()
     if limit < SHM_NEEDED:
         return DoctorCheck("shared memory", "fail", f"{size} for the container", "LABS_SHM_SIZE=2g, or unset it")
     if free < limit:

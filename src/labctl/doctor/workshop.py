@@ -12,10 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import psutil
 
-from labctl.contention import own_processors
 from labctl.doctor.machine import DoctorCheck
+from labctl.limits import available_memory, processors
 from labkit.disk import free_bytes
 
 REFERENCE_S = 0.006  # the yardstick on the EPYC of docs/develop/measurements.md
@@ -30,8 +29,8 @@ MEMORY = 4e9
 
 def checks(root: Path) -> list[DoctorCheck]:
     """The additional checks of ``labctl doctor --workshop``."""
-    available, free, cores = psutil.virtual_memory().available, free_bytes(root), own_processors()
-    close = f"close other programs: the labs need {MEMORY / 1e9:.0f} GB"
+    available, free, cores = available_memory(), free_bytes(root), processors()
+    close = f"close other programs: the labs need {MEMORY / 1e9:.0f} GB; in a class, labctl hub up --memory 4G"
     clear = f"free some space: {SETUP_DISK / 1e9:.0f} GB are needed"
     more = "two or more: with one, client and server disturb each other"
     return [

@@ -45,7 +45,7 @@ def page(learners: Sequence[ClassStanding], exercises: Sequence[Exercise], now: 
         return [learner.name, at, since, *counts, learner.mistakes.get(current or "", ""), *signs, learner.passed]
 
     def exercise_row(id: str) -> list[str]:
-        at = sum(learner.current == id for learner in learners)
+        at = sum(learner.current == id and learner.entries[id].state != PASSED for learner in learners)
         entries = [learner.entries[id] for learner in learners if id in learner.entries]
         passed = sum(entry.state == PASSED for entry in entries)
         checks = sum(entry.checks for entry in entries)

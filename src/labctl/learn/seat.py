@@ -20,6 +20,7 @@ from labctl.learn import desk
 from labctl.learn.exercise import Exercise, find_exercise, find_exercises
 from labctl.learn.progress import Progress
 from labctl.learn.room import LABS
+from labctl.limits import CLASS_TOKEN
 from labctl.listener import Silent
 from labctl.runtimes import processes
 from labctl.stack.session import Session
@@ -27,7 +28,6 @@ from labctl.workspace import Workspace
 from labkit.disk import atomic_write, replace_dir
 from labkit.errors import LabError
 
-TOKEN = Path("/run/secrets/jupyterhub_token")  # in a container; without one, the environment has the token
 SHARED = Path("/labs/cache")  # in a container: the teacher's cache, which is read-only
 KINDS = ("weights", "engines", "layers")
 TERMINAL = {"shell_command": ["/bin/bash", "-i"]}  # a login shell would take another PATH
@@ -65,8 +65,8 @@ def main(arguments: Sequence[str]) -> None:
         path = Path.home() / ".jupyter" / "lab" / "user-settings" / f"{name}.jupyterlab-settings"
         if not path.exists():
             atomic_write(path, json.dumps(settings))
-    if TOKEN.is_file():
-        os.environ["JUPYTERHUB_API_TOKEN"] = TOKEN.read_text(encoding="utf-8")
+    if CLASS_TOKEN.is_file():  # without a container the environment has it
+        os.environ["JUPYTERHUB_API_TOKEN"] = CLASS_TOKEN.read_text(encoding="utf-8")
     os.environ["PATH"] = f"{Path(sys.prefix, 'bin')}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     options = [f"--ServerApp.root_dir={root}", f"--ServerApp.terminado_settings={TERMINAL}"]
     os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", *options, *arguments])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,7 +71,7 @@ def rows(plan: Plan, workspace: Workspace) -> dict[str, DoctorCheck]:
 
 @pytest.fixture
 def plenty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=256 * 10**9))
+    monkeypatch.setattr("labctl.doctor.gpu.available_memory", lambda: 256 * 10**9)
 
 
 @pytest.mark.usefixtures("plenty")

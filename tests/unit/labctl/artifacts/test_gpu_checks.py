@@ -512,7 +512,7 @@ def test_a_shape_of_today_takes_a_quarter_of_the_cache(workspace: Workspace) -> 
 def test_weights_pass_through_the_machines_memory_twice(
     machine: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, stack: str
 ) -> None:
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=20 * 10**9))
+    monkeypatch.setattr("labctl.doctor.gpu.available_memory", lambda: 20 * 10**9)
     check = found("memory", planned(workspace, stack=stack), workspace)
     assert (check.state, check.found) == ("warn", "20.0 GB free; loading takes about 27.0 GB")
 

@@ -64,6 +64,12 @@ def test_who_is_where_since_when_and_the_commonest_foreseen_mistake(room: Room) 
     )
 
 
+def test_who_has_passed_the_exercise_is_not_counted_as_at_it(room: Room) -> None:
+    write(room, "ada", {"02a": {"state": PASSED, "started": NOW - 600, "checks": 1}})
+    write(room, "bo", {"02a": {"state": "started", "started": NOW - 600, "checks": 2}})
+    assert "<td>02a</td><td>One step at a time</td><td>1</td><td>1 of 2</td>" in page([*of(room).values()], SOME, NOW)
+
+
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
