@@ -23,10 +23,73 @@ OUTLIERS = f"""    alike = {{}}
 NEAREST = """[float(np.mean(np.array([other["ms"] for other in recorded])[np.argsort([
         20 * abs(one["decoding"] - other["decoding"]) + 2 * abs(one["prompt_tokens"] - other["prompt_tokens"])
         + abs(one["context"] - other["context"]) / 10 for other in recorded])[:{}]])) for one in steps]"""
+PLACES, RESERVE, VICTIM = "self.max_running - len(self.running)", "len(self.running)", "self.running[-1]"
 PARTS = {"09b": "elsewhere"}  # what asks no server
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.night) for seed in range(2, 21))]
 # Of each exercise, its rules, and the solution without each of them: what is replaced in it, and by what.
 MUTANTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "05a": {
+        "places: as long as any request waits": (PLACES, "0 if self.running else self.max_running"),
+        "places: all slots": (PLACES, f"{PLACES} - 1"),
+        "places: all that are free": (PLACES, f"min(1, {PLACES})"),
+        "places: before the next step": (PLACES, f"{PLACES} if len(self.running) <= self.max_running // 2 else 0"),
+        "places: never more than four": (PLACES, f"{PLACES} + 1"),
+        "places: beside those that run": (PLACES, "self.max_running"),
+        "static: a batch runs to its longest answer": ("sum(max(answers[begin", "sum(min(answers[begin"),
+        "static: as many steps as tokens": ("sum(max(", "sum(1 + max("),
+        "static: each batch to its own": ("sum(max(answers[begin : begin + slots])", "sum(max(answers)"),
+        "static: the last batch too": ("0, len(answers), slots", "0, len(answers) - slots + 1, slots"),
+        "static: in order of arrival": ("answers[begin : begin + slots]", "sorted(answers)[begin : begin + slots]"),
+        "static: as many as there are slots": (
+            "answers[begin : begin + slots]",
+            "answers[begin : begin + 4]",
+            "len(answers), slots)",
+            "len(answers), 4)",
+        ),
+        "in flight: the slot that is free first": (
+            "for answer in answers",
+            "for n, answer in enumerate(answers)",
+            "free.index(min(free))",
+            "n % slots",
+        ),
+        "in flight: in order of arrival": ("for answer in answers", "for answer in sorted(answers, reverse=True)"),
+        "in flight: as many as there are slots": ("[0] * slots", "[0] * 4"),
+        "in flight: until the last one is done": ("max(free)", "min(free)"),
+        "in flight: slots are empty at the end": ("max(free)", "-(-sum(answers) // slots)"),
+        "a step for each token, not one more": ("+= answer", "+= answer + 1"),
+        "not one less": ("+= answer", "+= answer - 1"),
+        "static first": ("return static, max(free)", "return max(free), static"),
+    },
+    "05b": {
+        "reserve: blocks must stay free": (RESERVE, "0"),
+        "reserve: for each running request": (RESERVE, "min(1, len(self.running))"),
+        "reserve: not for half of them": (RESERVE, "len(self.running) // 2"),
+        "reserve: not a fixed number": (RESERVE, "3"),
+        "reserve: not the fixed number of the large cache": (RESERVE, "6"),
+        "reserve: not a number for each of the two sizes": (RESERVE, "2 if self.kv.blocks <= 8 else 8"),
+        "reserve: not a share of the cache": (RESERVE, "self.kv.blocks // 4"),
+        "reserve: one for each, not four": (RESERVE, "4 * len(self.running)"),
+        "reserve: not all that each may need": (
+            RESERVE,
+            "sum(self.kv.needed(len(r.prompt) + r.limit) - self.kv.needed(len(r.prompt + r.output)) "
+            "for r in self.running)",
+        ),
+        "victim: the last": (VICTIM, "self.running[0]"),
+        "victim: not the one before it": (VICTIM, "self.running[-2]"),
+        "victim: not the shortest": (VICTIM, "min(self.running, key=lambda r: len(r.prompt + r.output))"),
+        "victim: not the longest": (VICTIM, "max(self.running, key=lambda r: len(r.prompt + r.output))"),
+        "victim: not the one with most to do": (VICTIM, "max(self.running, key=lambda r: r.limit - len(r.output))"),
+    },
+    "05d": {
+        "a chat has its first token in time: slots": (": 11,", ": 5,"),
+        "a chat does not wait for a document": ("shortest_first", "fcfs"),
+        "nor where no request has a priority": ("shortest_first", "priority"),
+        "nor where all are of one tenant": ("shortest_first", "fair"),
+        "a prompt has tokens of a step": (": 32,", ": 12,"),
+        "later tokens come in time: 20 ms and 2 ms for each": (": 11,", ": 16,"),
+        "and 0.4 ms for each token of a prompt": (": 32,", ": 256,"),
+        "in pieces of a document that are not too large": (": 32,", ": 64,"),
+    },
     "05c": {
         "while they need more blocks than there are": ("used() > blocks and", "used() >= blocks and"),
         "the last is preempted": ("running.pop()", "running.pop(0)"),
@@ -152,15 +215,13 @@ MUTANTS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def answer(exercise: Exercise, rule: str) -> str:
-    (text,) = exercise.texts("solution").values()
-    if not rule:
-        return text
-    words = MUTANTS[exercise.id][rule]
+def answer(exercise: Exercise, rule: str) -> dict[str, str]:
+    """The files of the solution without a rule; "": with all of them."""
+    texts, words = exercise.texts("solution"), MUTANTS[exercise.id][rule] if rule else ()
     for old, new in zip(words[::2], words[1::2], strict=True):
-        assert old in text, rule
-        text = text.replace(old, new)
-    return text
+        (name,) = (name for name, text in texts.items() if old in text)
+        texts[name] = texts[name].replace(old, new)
+    return texts
 
 
 @cache
@@ -171,8 +232,8 @@ def check_of(id: str) -> Any:
 
 def failures(id: str, rule: str, folder: Path, seed: int) -> list[str]:
     exercise = find_exercise(EXERCISES, id)
-    (name,) = exercise.texts("solution")
-    (folder / name).write_text(answer(exercise, rule))
+    for name, text in answer(exercise, rule).items():
+        (folder / name).write_text(text)
     trial = CountingTrial(exercise, folder, seed)
     check_of(id)(trial)
     return [sentence for ok, sentence in trial.checks if not ok]

@@ -20,7 +20,7 @@ CAUSES = {
     "behind": "chats are late behind documents, although slots are free: which request should join first?",
     "pieces": "first tokens are late although their requests run: a step has too few tokens left for prompts.",
     "crowd": "tokens come too slowly: too many requests decode in a step, so each step takes too long.",
-    "prompts": "tokens come too slowly: a step computes so much of a document that each running request waits for it.",
+    "prompts": "tokens come too slowly: a step computes so much of a prompt that each running request waits for it.",
 }
 
 
@@ -69,7 +69,10 @@ def why_late(steps, late, documents, slots):
     for step in steps:
         letters = dict(zip(step.ids, step.phase, strict=True))
         computed = {id for id, count in zip(step.ids, step.tokens, strict=True) if count and letters[id] == "p"}
-        counts["full" if step.batch >= slots else "behind"] += len(late & set(step.waiting))
+        # Slots are full of prompts that get no token of the step: other slots would not help.
+        starved = any(letter == "p" and not count for letter, count in zip(step.phase, step.tokens, strict=True))
+        full = "pieces" if starved else "full"
+        counts[full if step.batch >= slots else "behind"] += len(late & set(step.waiting))
         counts["behind" if computed & documents else "pieces"] += len((late & set(step.ids)) - begun)
         begun |= {id for id, made in zip(step.ids, step.made, strict=True) if made}
     return CAUSES[counts.most_common(1)[0][0]]
