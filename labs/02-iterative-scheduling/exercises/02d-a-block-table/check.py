@@ -13,6 +13,12 @@ USED = "the server's tables hold more or fewer blocks than its sequences need."
 
 
 def check(trial):
+    if rules_kept(trial):
+        with trial.explain_errors(TEXTS, because=r"table\(|append returned|allocate returned"):
+            served(trial)
+
+
+def rules_kept(trial):
     found = trial.call(
         str(Path(__file__).with_name("properties.py")),
         "search",
@@ -25,9 +31,7 @@ def check(trial):
     if found:
         said = "\n".join([f"broken, with {found['blocks']} blocks of 2 tokens", *found["calls"]])
     sentence = found["sentence"] if found else ""
-    if trial.expect("rules in random calls", "kept", said, found is None, sentence):
-        with trial.explain_errors(TEXTS, because=r"table\(|append returned|allocate returned"):
-            served(trial)
+    return trial.expect("rules in random calls", "kept", said, found is None, sentence)
 
 
 def served(trial):

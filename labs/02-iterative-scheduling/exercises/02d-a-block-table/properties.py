@@ -19,10 +19,12 @@ TWICE = "a block that a sequence holds was given to another one: a block is free
 WASTE = "a block was taken although another one has been free for longer: take the one that has been free the longest."
 MISSED = "tokens were computed again that are in a block of the cache: a full block can be found by its tokens."
 FREED = "a prefix was not found after its sequence was freed: a block stays known until it is taken again."
+UNTOLD = "a table has blocks of the cache that allocate does not count: it returns how many tokens were found."
 LOST = "blocks are missing that are free: free gives all of them back, and a call that fails must change nothing."
 EARLY = "append asked for a block although the last one has room: a sequence needs the next one when all are full."
 UNCOPIED = "a sequence writes into a block that another one holds: append must copy it first."
 NEEDLESS = "append copied a block that no other sequence holds: the last holder writes where it is."
+RETURNED = "append returned something although there is nothing to copy: then it returns None."
 COPY = "append did not say what it copies: (the shared block, a new block) which is then the last one of the table."
 FORKED = "the table of a fork is not its parent's: both hold the same blocks."
 OTHERS = "the table of a sequence changed in a call for another sequence."
@@ -35,10 +37,12 @@ RANK = (
     UNCOPIED,
     COPY,
     NEEDLESS,
+    RETURNED,
     FORKED,
     OTHERS,
     EARLY,
     LOST,
+    UNTOLD,
     MISSED,
     FREED,
     WASTE,
@@ -123,7 +127,10 @@ class Cache:
             if self.content.get(block) != key:
                 raise Wrong(STALE if (block, key) in self.ever else PREFIX)
         fresh = table[found // SIZE :]
-        self.require({*fresh} <= {*idle}, TWICE)
+        for number, block in enumerate(fresh, found // SIZE):
+            if block not in idle:
+                alike = self.shares and self.content.get(block) == tuple(tokens[: (number + 1) * SIZE])
+                raise Wrong(UNTOLD if alike else TWICE)
         if missed := must[found // SIZE :]:
             raise Wrong(MISSED if self.held(missed[0]) else FREED)
         self.require_longest_free(fresh, {*idle} - {*table})
@@ -141,13 +148,12 @@ class Cache:
             self.require(not idle, LOST)
             return
         after = self.read(sequence, [*tokens, token])
-        if whole:
-            self.require(copy is None, NEEDLESS)
-        elif shared:
+        if shared and not whole:
             self.require(copy is not None or after[-1] != table[-1], UNCOPIED)
             self.require(isinstance(copy, tuple) and copy == (table[-1], after[-1]) and copy[0] != copy[1], COPY)
         else:
-            self.require(copy is None and after[-1] == table[-1], NEEDLESS)
+            self.require(whole or after[-1] == table[-1], NEEDLESS)
+            self.require(copy is None, RETURNED)
         if whole or shared:
             self.require(after[-1] in idle, TWICE)
             self.require_longest_free(after[-1:], {*idle} - {*after})

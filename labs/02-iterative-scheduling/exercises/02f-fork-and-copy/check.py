@@ -10,14 +10,18 @@ COPIES = "no block was copied although forks of one prompt went on differently: 
 
 
 def check(trial):
+    if rules_kept(trial):
+        with trial.explain_errors(TEXTS, because=r"table\(|append returned|allocate returned"):
+            served(trial)
+
+
+def rules_kept(trial):
     found = trial.call(str(PROPERTIES), "search", str(trial.folder), trial.rng.randrange(10**6), True, True)
     said = "kept"
     if found:
         said = "\n".join([f"broken, with {found['blocks']} blocks of 2 tokens", *found["calls"]])
     sentence = found["sentence"] if found else ""
-    if trial.expect("rules in random calls", "kept", said, found is None, sentence):
-        with trial.explain_errors(TEXTS, because=r"table\(|append returned|allocate returned"):
-            served(trial)
+    return trial.expect("rules in random calls", "kept", said, found is None, sentence)
 
 
 def served(trial):
