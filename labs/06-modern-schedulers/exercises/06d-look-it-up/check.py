@@ -24,11 +24,18 @@ LIMIT = "propose returned more draft tokens than `most`: the request has a limit
 
 
 def check(trial):
+    if functions_right(trial):
+        served(trial)
+
+
+def functions_right(trial):
     searcher = str(Path(__file__).with_name("properties.py"))
     found = trial.call(searcher, "search", str(trial.folder), trial.rng.randrange(10**6))
     said, sentence = (found["case"], found["sentence"]) if found else ("none", "")
-    if not trial.expect("wrong cases of the two functions", "none", said, found is None, sentence):
-        return
+    return trial.expect("wrong cases of the two functions", "none", said, found is None, sentence)
+
+
+def served(trial):
     requests = [(prompt, trial.rng.randint(140, 160)) for prompt in trial.rng.sample(PROMPTS, 6)]
     with trial.explain_errors(LIMIT, because="draft tokens, of at most"):
         records = trial.answers(MODEL, requests, ignore_eos=True)

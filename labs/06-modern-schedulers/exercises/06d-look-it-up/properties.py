@@ -83,4 +83,5 @@ def accept(module, drafted, chosen):
     case = f"accept({drafted}, {chosen}) returned {kept!r}, not {right}"
     if kept < right:
         return FEWER, case
-    return (BEHIND if kept == sum(a == b for a, b in zip(drafted, chosen[:-1], strict=True)) else MORE), case
+    counted = kept == sum(a == b for a, b in zip(drafted, chosen[:-1], strict=True))
+    return (BEHIND if counted and drafted[kept - 1] == chosen[kept - 1] else MORE), case
