@@ -13,7 +13,7 @@ SHIPPED = {"Fair", "ORDERS", "order"}
 OWN = "the order that does the work here comes from labsched: write the four methods of `Fair` yourself."
 FLOOD = "the flood goes first, and the other tenant gets what is left: first come, first served knows no tenants."
 REQUESTS = "both tenants get the same number of requests, not of tokens: the one with longer answers gets more."
-PROMPTS = "the tenant with long prompts gets more: the tokens of a prompt are work too, so count them in `joined`."
+PROMPTS = "the tenant with long prompts gets more: a token of a prompt counts too, half as much as a new token."
 ANSWERS = "the tenant with long answers gets more: a new token counts as two tokens of a prompt."
 SAVED = (
     "a tenant that comes back after a pause is served alone until it has caught up: what was not used is not saved up."
