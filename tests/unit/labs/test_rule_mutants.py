@@ -13,6 +13,9 @@ from exercise_cases import EXERCISES
 
 from labctl.learn.exercise import Exercise, find_exercise
 
+FREED = "            if not self.holders[block]:\n                self.free_blocks.append(block)"
+TOO_FEW = "        if missing > len(self.free_blocks):\n            raise OutOfBlocks"
+APPENDED = "        self.tokens[sequence].append(token)\n"
 OWN_BLOCK = ("there = len(beginning)", "there += block_size")
 FIT = "    x = np.array("
 OUTLIERS = f"""    alike = {{}}
@@ -24,10 +27,105 @@ NEAREST = """[float(np.mean(np.array([other["ms"] for other in recorded])[np.arg
         20 * abs(one["decoding"] - other["decoding"]) + 2 * abs(one["prompt_tokens"] - other["prompt_tokens"])
         + abs(one["context"] - other["context"]) / 10 for other in recorded])[:{}]])) for one in steps]"""
 PLACES, RESERVE, VICTIM = "self.max_running - len(self.running)", "len(self.running)", "self.running[-1]"
-PARTS = {"09b": "elsewhere"}  # what asks no server
+PARTS = dict.fromkeys(("02d", "02e", "02f"), "rules_kept") | {"06d": "functions_right", "09b": "elsewhere"}  # no server
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.night) for seed in range(2, 21))]
 # Of each exercise, its rules, and the solution without each of them: what is replaced in it, and by what.
 MUTANTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "02d": {
+        "allocate: long enough": ("-(-len(tokens) // self.size)", "len(tokens) // self.size"),
+        "allocate: just long enough": ("-(-len(tokens) // self.size)", "len(tokens) // self.size + 1"),
+        "allocate: for its prompt": ("-(-len(tokens) // self.size)", "1"),
+        "allocate: blocks that there are": ("deque(range(count))", "deque(range(1, count + 1))"),
+        "allocate: all of them": ("deque(range(count))", "deque(range(count - 1))"),
+        "allocate: none is held": ("self.free_blocks.popleft() for", "self.free_blocks[0] for"),
+        "allocate returns 0": ("        return 0", "        return len(tokens) // self.size * self.size"),
+        "append: room for one more": ("% self.size == 0:", "% self.size == -1:"),
+        "append: when all are full": ("% self.size == 0:", "% self.size == self.size - 1:"),
+        "append: only then": ("% self.size == 0:", "% self.size <= self.size:"),
+        "append returns None": (APPENDED, f"{APPENDED}        return token\n"),
+        "free: its blocks are free": ("self.free_blocks.extend(reversed(self.tables.pop(sequence)))", "pass"),
+        "free: all of them": ("reversed(self.tables.pop(sequence))", "self.tables.pop(sequence)[:-1]"),
+        "OutOfBlocks": ("raise OutOfBlocks", "raise MemoryError"),
+        "only with too few": ("missing > len", "missing >= len"),
+        "allocate changes nothing": (TOO_FEW, TOO_FEW.replace("raise", "self.free_blocks.clear()\n            raise")),
+        "append changes nothing": (
+            APPENDED,
+            "",
+            "        if len(self.tokens[sequence]) % self.size == 0:",
+            f"{APPENDED}        if len(self.tokens[sequence]) % self.size == 1 % self.size:",
+        ),
+    },
+    "02e": {
+        "the same tokens": ("self.known.get(tuple(tokens[: (len(found) + 1) * self.size]))", "self.known.get(())"),
+        "behind the same prefix": (
+            "self.known.get(tuple(tokens[: (len(found) + 1) * self.size]))",
+            "self.known.get(tuple(tokens[len(found) * self.size : (len(found) + 1) * self.size]))",
+            "tuple(self.tokens[sequence][:end])",
+            "tuple(self.tokens[sequence][end - self.size : end])",
+        ),
+        "whether a sequence holds it": ("if block is None:", "if block is None or self.holders[block]:"),
+        "or not": ("if block is None:", "if block is None or not self.holders[block]:"),
+        "allocate returns tokens": ("return len(found) * self.size", "return len(found)"),
+        "that were found": ("return len(found) * self.size", "return 0"),
+        "the last one is never among them": ("self.size < len(tokens)", "self.size <= len(tokens)"),
+        "all others are": ("self.size < len(tokens)", "self.size < len(tokens) - 1"),
+        "a block that allocate fills": ("range((len(found) + 1) * self.size, len(tokens) + 1", "range(0, 0"),
+        "all that it fills": ("len(tokens) + 1, self.size)", "len(tokens), self.size)"),
+        "a block that append fills": ("            self.register(sequence, len(tokens))", "            pass"),
+        "free when no table has it": (FREED, "            self.free_blocks.append(block)"),
+        "each table counts": ("            self.holders[block] += 1\n", ""),
+        "and leaves": ("self.holders[block] -= 1", "pass"),
+        "a found one is not free": ("self.free_blocks.remove(block)", "pass"),
+        "found until it is taken": (FREED, f"{FREED}\n                self.known.pop(self.key.pop(block, None), None)"),
+        "not longer": ("if key := self.key.pop(block, None):", "if key := None:"),
+        "free the longest": ("self.free_blocks.popleft()", "self.free_blocks.pop()"),
+        "too few: found ones that are free count": (
+            "missing + sum(not self.holders[block] for block in found) >",
+            "missing >",
+        ),
+        "only with too few": ("for block in found) > len", "for block in found) >= len"),
+        "OutOfBlocks": ("raise OutOfBlocks", "raise MemoryError"),
+        "append changes nothing": (
+            "        tokens.append(token)\n",
+            "",
+            "        if len(tokens) % self.size == 0:\n            table",
+            "        tokens.append(token)\n        if len(tokens) % self.size == 1 % self.size:\n            table",
+        ),
+    },
+    "02f": {
+        "fork: the same tokens": ("list(self.tokens[sequence])", "[]"),
+        "fork: tokens of its own": ("list(self.tokens[sequence])", "self.tokens[sequence]"),
+        "fork: the same blocks": ("= list(self.tables[sequence])", "= [self.take() for _ in self.tables[sequence]]"),
+        "fork: all of them": ("= list(self.tables[sequence])", "= self.tables[sequence][:-1]"),
+        "fork: a table of its own": ("= list(self.tables[sequence])", "= self.tables[sequence]"),
+        "fork: each block has a holder more": ("        self.holders.update(self.tables[child])\n", ""),
+        "append: if it is shared": ("elif self.holders[table[-1]] > 1:", "elif False:"),
+        "append: not otherwise": ("elif self.holders[table[-1]] > 1:", "elif True:"),
+        "append: by two already": ("elif self.holders[table[-1]] > 1:", "elif self.holders[table[-1]] > 2:"),
+        "append: take a new one": ("copy = table[-1], self.take()", "copy = table[-1], table[-1]"),
+        "append returns both": ("        return copy", "        return None"),
+        "append returns the shared one first": ("        return copy", "        return copy and copy[::-1]"),
+        "append: the new one is in the table": ("            table[-1] = copy[1]\n", ""),
+        "free when no table has it: the shared one has a holder less": (
+            "            self.holders[table[-1]] -= 1\n",
+            "",
+        ),
+        "free when no table has it": (FREED, "            self.free_blocks.append(block)"),
+        "a call that fails changes nothing": (
+            "            copy = table[-1], self.take()\n            self.holders[table[-1]] -= 1\n",
+            "            self.holders[table[-1]] -= 1\n            copy = table[-1], self.take()\n",
+        ),
+        "nor the tokens": (
+            "        tokens.append(token)\n",
+            "",
+            "        if len(tokens) % self.size == 0:\n            table",
+            "        tokens.append(token)\n        if len(tokens) % self.size == 1 % self.size:\n            table",
+        ),
+        "all else stays: a block that append fills": (
+            "            self.register(sequence, len(tokens))",
+            "            pass",
+        ),
+    },
     "05a": {
         "places: as long as any request waits": (PLACES, "0 if self.running else self.max_running"),
         "places: all slots": (PLACES, f"{PLACES} - 1"),
@@ -170,6 +268,25 @@ MUTANTS: dict[str, dict[str, tuple[str, ...]]] = {
         "however little is left": ("min(tokens, rest)", "min(tokens, rest) if rest >= min(tokens, 8) else 0"),
         "what a prompt leaves, the next one takes": ("rest -= part", "rest = 0 if part else rest"),
     },
+    "06b": {
+        "the tenant that was served less": (
+            "return sorted(waiting, key=lambda request: self.served[request.tenant])",
+            "return list(waiting)",
+        ),
+        "not the one that was served more": (
+            "request: self.served[request.tenant])",
+            "request: -self.served[request.tenant])",
+        ),
+        "the tokens of a prompt": ("+= len(request.prompt)", "+= 0"),
+        "not its number": ("+= len(request.prompt)", "+= 1"),
+        "new tokens": ("+= 2 * tokens", "+= 0"),
+        "a new token counts as two": ("+= 2 * tokens", "+= tokens"),
+        "not as three": ("+= 2 * tokens", "+= 3 * tokens"),
+        "whatever the size of its requests": ("+= len(request.prompt)", "+= 1", "+= 2 * tokens", "+= 0"),
+        "a tenant that returns has saved nothing up": ("if tenants and request.tenant not in tenants", "if False"),
+        "nor has each arrival": ("max(mine, min(self.served[tenant] for tenant in tenants))", "0"),
+        "a policy of your own": ("self.order = Fair()", "self.order = order.Fair()"),
+    },
     "06c": {
         "a block holds block_size tokens": (
             "range(block_size, len(prompt) + 1, block_size)",
@@ -197,6 +314,28 @@ MUTANTS: dict[str, dict[str, tuple[str, ...]]] = {
             "known.update([] if there else beginnings)",
         ),
         "tokens, not blocks": ("found.append(there)", "found.append(there // block_size)"),
+    },
+    "06d": {
+        "propose: the last three": ("LONGEST = 3", "LONGEST = 2"),
+        "not four": ("LONGEST = 3", "LONGEST = 4"),
+        "the last two": (", 0, -1):", ", 0, -2):"),
+        "then the last one": (", 0, -1):", ", 1, -1):"),
+        "three before two": ("range(min(LONGEST, len(ids) - 1), 0, -1)", "range(1, min(LONGEST + 1, len(ids)))"),
+        "their latest place": ("range(len(ids) - length - 1, -1, -1)", "range(len(ids) - length)"),
+        "their earlier place": ("range(len(ids) - length - 1", "range(len(ids) - length"),
+        "from the first token on": ("- length - 1, -1, -1)", "- length - 1, 0, -1)"),
+        "what followed them": ("ids[at + length : at + length + most]", "ids[at : at + most]"),
+        "not what came after that": ("ids[at + length : at", "ids[at + length + 1 : at"),
+        "most tokens": ("ids[at + length : at + length + most]", "ids[at + length :]"),
+        "not one less": ("length + most]", "length + most - 1]"),
+        "most, not four": ("length + most]", "length + 4]"),
+        "or fewer where the text ends": ("== end:", "== end and at + length + most <= len(ids):"),
+        "new: no draft": ("    return []", "    return ids[:most]"),
+        "accept: right ones": ("draft[kept] == chosen[kept]", "True"),
+        "the longest beginning": ("    return kept", "    return min(kept, 1)"),
+        "not one less of it": ("    return kept", "    return max(0, kept - 1)"),
+        "a beginning": ("    return kept", "    return sum(a == b for a, b in zip(draft, chosen))"),
+        "chosen[n] after draft[:n]": ("draft[kept] == chosen[kept]", "draft[kept] == chosen[kept + 1]"),
     },
     "09b": {
         "a reader": ('request["readers"] == 0 or ', ""),
