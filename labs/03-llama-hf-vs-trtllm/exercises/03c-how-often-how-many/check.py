@@ -1,6 +1,10 @@
 """What the learner predicts for prompts and lengths of this seed, and what the server does afterwards."""
 
+import heapq
+from collections import Counter
+
 PROMPTS = ("I am going to", "The fox", "My favourite food is", "In the middle of the night", "Anna", "The best thing")
+OTHERS = 6  # loads that are not served: other lengths and limits
 SINGLE, BATCHED, ENGINE = "llama-python", "llama-python-batched", "tensorrt_llm"
 
 SENTENCES = {
@@ -52,8 +56,39 @@ def check(trial):
             SENTENCES[model],
             predicted=True,
         )
+    elsewhere(trial)
     whole = " : ".join(f"{seconds[model] / seconds[SINGLE]:.2f}" for model in measured)
     trial.expect("time in the three models (not judged)", "-", whole, True, "")
+
+
+def elsewhere(trial):
+    """The learner's predictions for other limits than the server's, and other loads."""
+    loads = [drawn(trial.rng) for _ in range(OTHERS)]
+    said = [trial.call("predict.py", "predict", *load) for load in loads]
+    for model, sentence in SENTENCES.items():
+        right = sum(
+            isinstance(one, dict) and one.get(model) == counted(lengths, limit)[model]
+            for one, (_, lengths, limit) in zip(said, loads, strict=True)
+        )
+        trial.expect(f"{model}: other loads and limits", f"{OTHERS}", right, right == OTHERS, sentence)
+
+
+def drawn(rng):
+    """Prompts, the lengths of their answers, and the most rows of an execution."""
+    limit = rng.randint(2, 6)
+    lengths = [rng.randint(1, 20) for _ in range(rng.randint(limit + 1, 3 * limit))]
+    return [rng.choice(PROMPTS) for _ in lengths], lengths, limit
+
+
+def counted(lengths, limit):
+    """The rows of each execution, by model."""
+    count, free, rows = len(lengths), [0] * limit, Counter()
+    for length in lengths:  # each in the slot that is free first
+        begin = free[0]
+        heapq.heapreplace(free, begin + length)
+        rows.update(range(begin, begin + length))
+    batches = [min(limit, count - first) for first in range(0, count, limit)]
+    return {SINGLE: [1] * count, BATCHED: batches, ENGINE: [rows[step] for step in sorted(rows)]}
 
 
 def shown(rows):
