@@ -5,6 +5,7 @@ many steps, and the step log says in which step each token came. So a busy machi
 """
 
 from collections import Counter
+from functools import partial
 
 from labkit.evidence.names import letter
 from labsched.costs import StepCosts
@@ -45,10 +46,7 @@ def check(trial):
         return
     played = admission.replay_decisions(load, {number: (at, word) for number, at, word in decisions["rounds"]})
     found = served(trial, load, played)
-    goodput, most = (
-        sum(load.requests[number].limit for number, times in one.items() if load.slo.is_met(*times))
-        for one in (found, admission.play_load(load, reference).latencies())
-    )
+    goodput, most = goodput_of(load, found), goodput_of(load, admission.play_load(load, reference).latencies())
     lost, first = losses(load, played, found)
     if sum(lost.values()) < (most - goodput) / 2:  # the rest came too late to be admitted: why, where so few were lost?
         lost["held back"] = most - goodput
@@ -62,11 +60,21 @@ def check(trial):
         goodput >= ENOUGH * most,
         CAUSES[cause],
     )
+    held = len(load.requests) - len(played.decisions)
+    trial.expect("requests held to the end", "0", held, held == 0, CAUSES["held to the end"])
 
 
-def reference(state):
-    """Reject requests that can no longer be in time; admit while running ones stay within TPOT; hold the others."""
-    share = state["decode_ms"] + state["prompt_token_ms"] * state["prompt"] / state["answer"]
+def goodput_of(load, latencies):
+    """The tokens of the requests that were within both limits."""
+    return sum(load.requests[number].limit for number, times in latencies.items() if load.slo.is_met(*times))
+
+
+def reference(state, prompts=True):
+    """Reject requests that can no longer be in time; admit while running ones stay within TPOT; hold the others.
+
+    ``prompts``: count their time too.
+    """
+    share = state["decode_ms"] + prompts * state["prompt_token_ms"] * state["prompt"] / state["answer"]
     first = state["step_ms"] + state["running"] * state["decode_ms"] + state["prompt_token_ms"] * state["prompt"]
     if state["now"] + first > state["arrived"] + state["ttft_ms"]:
         return "reject"
@@ -123,6 +131,18 @@ def losses(load, played, found):
 
 
 def load_of(rng):
+    """A load on which a rule that forgets the prompts admits too many."""
+    while True:
+        load = drawn(rng)
+        most, without = (
+            goodput_of(load, admission.play_load(load, partial(reference, prompts=prompts)).latencies())
+            for prompts in (True, False)
+        )
+        if without < 0.9 * ENOUGH * most:
+            return load
+
+
+def drawn(rng):
     """Quiet times, crowds, and a while of twice what can be served; costs and limits differ from seed to seed."""
     cost = StepCosts(step=rng.uniform(15, 25), decoding=rng.uniform(2, 4), token=rng.uniform(0.2, 0.5))
     prompt, answer = sum(PROMPT) / 2, sum(ANSWER) / 2
