@@ -14,6 +14,7 @@ from typing import Any
 
 import recordings
 
+from labctl.learn import promtool as rule_tests
 from labctl.learn.exercise import Exercise
 from labkit.errors import LabError
 from labsched.log.settings import SchedulerSettings
@@ -24,6 +25,13 @@ from labsched.step import Step
 
 BLOCKS = "max_tokens_in_paged_kv_cache"
 WORDS = recordings.WORDS | {"max_num_tokens": "256"}
+
+# What lab 07's server shows of a model.
+COUNTERS = ("request_success", "count", "exec_count", "queue_duration_us", "pending_request_count")
+PAGE = "".join(f'nv_inference_{name}{{model="waits",version="1"}} 0\n' for name in COUNTERS) + "".join(
+    f'nv_inference_request_failure{{model="waits",reason="{reason}",version="1"}} 0\n'
+    for reason in ("BACKEND", "CANCELED", "OTHER", "REJECTED")
+)
 
 
 def arrival(number: int, after: int, prompt: int, made: int, tenant: str | None = None) -> Arrival:
@@ -39,6 +47,7 @@ class CountingTrial:
         self.rng = random.Random(seed)
         self.checks: list[tuple[bool, str]] = []
         self.folder, self._set = folder, WORDS | {key: str(word) for key, word in exercise.manifest.settings.items()}
+        self._set["engine"] = WORDS["engine"]  # in vLLM's place too
         self.settings = exercise.manifest.settings
         self._count = itertools.count()
         self._load()
@@ -84,6 +93,12 @@ class CountingTrial:
     def load_with(self, model: str, **parameters: str) -> None:
         self._set |= parameters
         self._load()
+
+    def page(self) -> str:
+        return PAGE
+
+    def first_firings(self, file: str, *arguments: Any) -> list[float | None]:
+        return rule_tests.first_firings(self.folder / file, *arguments)
 
     def expect(
         self, name: str, expected: str, measured: object, ok: bool, sentence: str, predicted: bool = False

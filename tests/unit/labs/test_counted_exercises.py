@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import recordings
 from checkout import ROOT
+from counting_trial import PAGE
 from lab_errors import lab_error
 from prometheus_here import prometheus, promtool
 
@@ -36,11 +37,6 @@ from labsched.step import Step
 __all__ = ["prometheus", "promtool"]
 EXERCISES = find_exercises(Workspace(ROOT, ROOT), load_catalog(Workspace(ROOT, ROOT)))
 ALERTS, ADMISSION, KNEE = (find_exercise(EXERCISES, id) for id in ("07d", "08d", "05f"))
-COUNTERS = ("request_success", "count", "exec_count", "queue_duration_us", "pending_request_count")
-PAGE = "".join(f'nv_inference_{name}{{model="waits",version="1"}} 0\n' for name in COUNTERS) + "".join(
-    f'nv_inference_request_failure{{model="waits",reason="{reason}",version="1"}} 0\n'
-    for reason in ("BACKEND", "CANCELED", "OTHER", "REJECTED")
-)
 
 
 class Trial:
