@@ -7,7 +7,8 @@ import json
 import random
 import runpy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,62 @@ PAGE = "".join(f'nv_inference_{name}{{model="waits",version="1"}} 0\n' for name 
 
 def arrival(number: int, after: int, prompt: int, made: int, tenant: str | None = None) -> Arrival:
     return Arrival(str(number), 0.0, after, prompt, made, made, "length", tenant=tenant)
+
+
+class VllmSteps:
+    """What vLLM computes of requests, each with the tokens of its prompt and answer."""
+
+    def __init__(self, settings: Mapping[str, Any], lengths: Mapping[str, tuple[int, int]]) -> None:
+        self.budget, self.places = settings["max_num_tokens"], settings["max_num_sequences"]
+        self.free = self._blocks(settings[BLOCKS])
+        self.tokens = {id: prompt for id, (prompt, _) in lengths.items()}
+        self.whole = {id: sum(pair) for id, pair in lengths.items()}
+        self.waiting, self.running, self.computed = [*lengths], list[str](), dict.fromkeys(lengths, 0)
+        self.steps: list[Step] = []
+
+    @staticmethod
+    def _blocks(tokens: int) -> int:
+        return -(-tokens // 32)
+
+    def step(self, count: int = 1) -> list[Step]:
+        """All steps so far, with so many more."""
+        for _ in range(count):
+            self._step()
+        return self.steps
+
+    def _step(self) -> None:
+        budget, batch, evicted = self.budget, dict[str, int](), list[str]()
+
+        def fits(id: str, blocks: int) -> bool:
+            nonlocal budget
+            if blocks <= self.free:
+                batch[id] = min(budget, self.tokens[id] - self.computed[id])
+                held, self.computed[id] = self._blocks(self.computed[id]), self.computed[id] + batch[id]
+                self.free, budget = self.free + held - self._blocks(self.computed[id]), budget - batch[id]
+            return blocks <= self.free or id in batch
+
+        while budget and (left := self.running[len(batch) :]):
+            done = self.computed[left[0]]
+            after = done + min(budget, self.tokens[left[0]] - done)
+            if not fits(left[0], self._blocks(after) - self._blocks(done)):
+                evicted.append(self.running.pop())
+                self.free += self._blocks(self.computed[evicted[-1]])
+                self.computed[evicted[-1]] = 0
+                self.waiting.insert(0, evicted[-1])
+        while self.waiting and budget and not evicted and len(self.running) < self.places:
+            if not fits(self.waiting[0], self._blocks(self.tokens[self.waiting[0]])):
+                break
+            self.running.append(self.waiting.pop(0))
+        made = [int(self.computed[id] == self.tokens[id]) for id in batch]
+        for id, new in zip(batch, made, strict=True):
+            self.tokens[id] += new
+        ended = {id: "length" for id in batch if self.tokens[id] == self.whole[id]}
+        for id in ended:
+            self.running.remove(id)
+            self.free += self._blocks(self.computed[id])
+        step = Step([*batch], tokens=[*batch.values()], made=made, evicted=evicted, waiting=[*self.waiting])
+        step.ended = ended
+        self.steps.append(step)
 
 
 class CountingTrial:
@@ -71,6 +128,12 @@ class CountingTrial:
         for step in steps:
             made.update(dict(zip(step.ids, step.made, strict=True)))
         return [SimpleNamespace(id=one.name, tokens=made[one.name], text="") for one in arrivals], steps
+
+    @contextmanager
+    def stepping(self, requests: Sequence[Any]) -> Iterator[SimpleNamespace]:
+        """vLLM's steps, by the rules of 08b's task."""
+        engine = VllmSteps(self.settings, {str(n): (len(prompt), made) for n, (prompt, made) in enumerate(requests)})
+        yield SimpleNamespace(records=[SimpleNamespace(id=id) for id in engine.waiting], step=engine.step)
 
     def in_turn(self, requests: Sequence[Any]) -> tuple[list[SimpleNamespace], list[Step]]:
         """Requests that come one after the other: of each, the step that computes what no earlier one has left."""

@@ -42,12 +42,12 @@ def check(trial):
 
 
 def lengths_of(rng):
-    """Prompts and answers, twice: four that fill the cache, one that fits into what a preemption frees, and others."""
+    """Prompts and answers: three times four that fill the cache, one that fits where one was preempted, and others."""
     found = []
-    for _ in range(2):
+    for long in ((66, 96), (97, 110), (97, 110)):  # 97: more than two budgets
         found += [(rng.randint(50, 58), rng.randint(30, 40)) for _ in range(4)]  # two blocks each, soon three
         found.append((rng.randint(20, 30), rng.randint(8, 12)))
-        found.append((rng.randint(66, 96), rng.randint(8, 16)))
+        found.append((rng.randint(*long), rng.randint(8, 16)))
         found += [(rng.randint(20, 30), rng.randint(8, 12)) for _ in range(2)]
     found += [(rng.randint(8, 16), rng.randint(8, 12)) for _ in range(6)]  # a block each: places run out before blocks
     return found
