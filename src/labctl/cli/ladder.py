@@ -31,10 +31,12 @@ def climb(workspace: Workspace) -> None:
     Raises LabError: the file cannot be used.
     """
     folder = workspace.root / growing.FOLDER
-    rows = dict(ladder.rivals())
+    rows = dict(ladder.rivals(workspace.root))
     if (workspace.root / growing.OWN).is_file():
         player = Path(ladder.__file__)
-        found = sandbox.call_in_sandbox(player, ladder.goodputs.__name__, [str(folder)], Patience(LIMIT_S))
+        found = sandbox.call_in_sandbox(
+            player, ladder.goodputs.__name__, [str(workspace.root), str(folder)], Patience(LIMIT_S)
+        )
         if "error" in found:
             raise LabError(f"{growing.OWN} cannot be replayed", found["error"], code="scheduler-file-invalid")
         rows[YOURS] = found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ REQUESTS = 96
 FIELD = PlayingField(slots=32, blocks=96, block_size=32, step_tokens=256)
 COST = StepCosts(step=0.010, decoding=0.0005, token=0.0003)  # seconds, as of a small model on a processor
 SLO = Slo(ttft=1000, tpot=50)
-TRACE = Path(__file__).parents[3] / "labs/shared/traces/mooncake-conversation.jsonl"
+TRACE = "labs/shared/traces/mooncake-conversation.jsonl"  # of a checkout
 SHORTER, SLOWER, LONGEST = 32, 2, 1500  # the trace is of a large model on many servers
 
 
@@ -39,6 +39,7 @@ class VllmsRules(Scheduler):
         return 0
 
 
+LOADS = ("stories", "articles", "flood", "conversation")
 # Each with the settings in which it differs, and who decides.
 RIVALS: Mapping[str, tuple[Mapping[str, str], type[Scheduler]]] = {
     "first come, first served": ({"batch_scheduler_policy": Policy.GUARANTEED_NO_EVICT.value}, Scheduler),
@@ -47,22 +48,27 @@ RIVALS: Mapping[str, tuple[Mapping[str, str], type[Scheduler]]] = {
 }
 
 
-def goodputs(folder: str) -> Any:
-    """The good requests per second of ``folder/scheduler.py`` on each load, by its name; else the ``error`` of it."""
+def goodputs(root: str, folder: str) -> Any:
+    """The good requests per second of ``folder/scheduler.py`` on each load, by its name; else the ``error`` of it.
+
+    Args:
+        root: the checkout, whose public trace is one of the loads.
+    """
     try:
-        return _goodputs({}, scheduler_beside(Path(folder)))
+        return _goodputs(Path(root), {}, scheduler_beside(Path(folder)))
     except Exception as error:
         return {"error": str(with_line(error, Path(folder)))}
 
 
-def rivals() -> Iterator[tuple[str, Mapping[str, float]]]:
-    """Each rival's name, and its good requests per second on each load."""
+def rivals(root: Path) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """Each rival's name, and its good requests per second on each load; ``root`` is the checkout."""
     for name, (words, kind) in RIVALS.items():
-        yield name, _goodputs(words, kind)
+        yield name, _goodputs(root, words, kind)
 
 
-def _goodputs(words: Mapping[str, str], kind: type[Scheduler]) -> Mapping[str, float]:
-    return {name: _goodput([*make()], words, kind) for name, make in LOADS.items()}
+def _goodputs(root: Path, words: Mapping[str, str], kind: type[Scheduler]) -> Mapping[str, float]:
+    loads = (_stories(), _articles(), _flood(), _conversation(root / TRACE))
+    return {name: _goodput([*arrivals], words, kind) for name, arrivals in zip(LOADS, loads, strict=True)}
 
 
 def _goodput(arrivals: Sequence[Arrival], words: Mapping[str, str], kind: type[Scheduler]) -> float:
@@ -110,19 +116,11 @@ def _flood() -> Iterator[Arrival]:
         yield _request(number, at, _drawn(rng, 60, 0.5, 200), _drawn(rng, 20, 0.5, 60), 64, "light")
 
 
-def _conversation() -> Iterator[Arrival]:
-    """The beginning of Mooncake's public trace of a chat service (labs/shared/traces), scaled to this engine."""
-    with TRACE.open(encoding="utf-8") as lines:
+def _conversation(trace: Path) -> Iterator[Arrival]:
+    """The beginning of Mooncake's public trace of a chat service, scaled to this engine."""
+    with trace.open(encoding="utf-8") as lines:
         for number, line in enumerate(islice(lines, REQUESTS)):
             row = json.loads(line)
             prompt = min(LONGEST, max(1, row["input_length"] // SHORTER))
             made = max(1, row["output_length"] // (SHORTER // 8))
             yield _request(number, row["timestamp"] / 1000 * SLOWER, prompt, made, made)
-
-
-LOADS: Mapping[str, Callable[[], Iterator[Arrival]]] = {
-    "stories": _stories,
-    "articles": _articles,
-    "flood": _flood,
-    "conversation": _conversation,
-}

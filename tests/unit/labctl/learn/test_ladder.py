@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+from checkout import ROOT
 from click.testing import CliRunner
 from exercise_cases import EXERCISES, begin_in
 from lab_errors import is_lab_error
@@ -23,7 +24,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def goodputs(folder: Path, text: str) -> dict[str, float]:
     (folder / growing.FILE).write_text(text)
-    found: dict[str, float] = ladder.goodputs(str(folder))
+    found: dict[str, float] = ladder.goodputs(str(ROOT), str(folder))
     return found
 
 
@@ -50,14 +51,21 @@ def test_each_lesson_of_the_course_is_worth_goodput(tmp_path: Path) -> None:
 
 
 def test_the_solutions_of_the_exercises_are_as_good_as_ours_on_every_load(tmp_path: Path) -> None:
-    ours = dict(ladder.rivals())["ours"]
+    ours = dict(ladder.rivals(ROOT))["ours"]
     assert goodputs(tmp_path, solved("05a", "05b", "06a", "06b", "06c")) == pytest.approx(ours, rel=0.05)
 
 
 def test_the_rivals_differ_on_the_loads_that_are_made_for_it() -> None:
-    rivals = dict(ladder.rivals())
+    rivals = dict(ladder.rivals(ROOT))
     assert rivals["ours"]["flood"] > rivals["vLLM's rules"]["flood"] > rivals["first come, first served"]["flood"]
     assert rivals["vLLM's rules"]["stories"] > rivals["first come, first served"]["stories"]
+
+
+def test_the_public_trace_is_that_of_the_checkout_wherever_labctl_is_installed(tmp_path: Path) -> None:
+    trace = tmp_path / ladder.TRACE
+    trace.parent.mkdir(parents=True)
+    trace.write_text('{"timestamp": 0, "input_length": 32, "output_length": 4}\n')
+    assert dict(ladder.rivals(tmp_path))["ours"]["conversation"] > 10
 
 
 def test_its_table_is_eighty_columns_wide_and_ranks_a_file_among_its_rivals(root: Path) -> None:
