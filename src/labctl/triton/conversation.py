@@ -74,10 +74,10 @@ def growing_text(stream: InFlightClient, record: RequestRecord, patience: Silenc
         LabError: ``patience`` is over.
     """
     shown = 0
-    while not stream.ended(record, SHOWN_S):
-        if len(record.responses) > shown:
-            shown = len(record.responses)
-            yield record.text
+    while (responses := stream.so_far(record, SHOWN_S)) is not None:
+        if len(responses) > shown:
+            shown = len(responses)
+            yield "".join(text for _, text in responses)
         patience.check(shown)
 
 

@@ -161,6 +161,12 @@ class InFlightClient(Client):
         with self._changed:
             return bool(self._changed.wait_for(lambda: self._over or record.end, timeout=timeout))
 
+    def so_far(self, record: RequestRecord, timeout: float) -> list[tuple[float, str]] | None:
+        """The responses of an answer that goes on after ``timeout`` seconds; None where it has ended."""
+        with self._changed:  # its last response and its end are one change
+            ended = self._changed.wait_for(lambda: self._over or record.end, timeout=timeout)
+            return None if ended else [*record.responses]
+
     def check(self) -> None:
         """Raise LabError if the connection is broken, or the server refused a request without saying which."""
         with self._changed:
