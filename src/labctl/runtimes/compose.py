@@ -345,7 +345,12 @@ def pipe(path: Path, text: str) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     os.mkfifo(path, 0o600)
-    writer = threading.Thread(target=path.write_text, args=(text,), daemon=True)
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError):  # its reader has gone
+            path.write_text(text)
+
+    writer = threading.Thread(target=write, daemon=True)
     writer.start()
     try:
         yield path

@@ -101,7 +101,10 @@ def model_processes(folder: StackFolder) -> list[psutil.Process]:
     found = []
     for group in groups(folder):
         if server := group.server():
-            found += [process for process in group.members() if process.ppid() == server.pid]
+            for process in group.members():
+                with contextlib.suppress(psutil.Error):  # it has just ended
+                    if process.ppid() == server.pid:
+                        found.append(process)
     return found
 
 

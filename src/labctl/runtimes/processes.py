@@ -135,7 +135,12 @@ def run_tool(
                 f"cannot run {command.argv[0]}", error.strerror or str(error), code="command-not-started"
             ) from error
         stdout = cast(IO[str], process.stdout)
-        reading = threading.Thread(target=lambda: out.append(stdout.read()), daemon=True)
+
+        def read() -> None:
+            with contextlib.suppress(ValueError):  # it was closed before this thread ran: nobody waits for it any more
+                out.append(stdout.read())
+
+        reading = threading.Thread(target=read, daemon=True)
         if process.stderr:
             reading.start()
         for line in process.stderr or stdout:

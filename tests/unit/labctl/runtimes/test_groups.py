@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from checkout import ROOT
 from waiting import eventually
@@ -241,3 +243,17 @@ def test_a_process_whose_first_thread_has_ended_is_waited_for_as_it_holds_its_po
     assert [member.pid for member in only(folder).members()] == [started.pid]
     groups.end(groups.groups(folder))
     assert Path(f"/proc/{started.pid}/stat").read_text().rpartition(")")[2].split()[17] == "1"  # threads
+
+
+def test_a_process_that_ends_while_a_servers_are_listed_is_left_out(
+    folder: StackFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> int:
+        raise psutil.NoSuchProcess(1)
+
+    start(folder)
+    server, stub, ended = (SimpleNamespace(pid=pid, ppid=ppid) for pid, ppid in ((7, int), (8, lambda: 7), (9, gone)))
+    monkeypatch.setattr(ProcessGroup, "server", lambda group: server)
+    with monkeypatch.context() as patches:
+        patches.setattr(ProcessGroup, "members", lambda group: [server, ended, stub])
+        assert groups.model_processes(folder) == [stub]

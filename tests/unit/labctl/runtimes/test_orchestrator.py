@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +169,25 @@ def test_a_tool_that_still_works_when_its_command_is_cut_short_is_asked_to_end(t
     with pytest.raises(SystemExit):
         processes.run_tool(Command([sys.executable, "-c", tool]), Silent(), cut_short)
     assert asked.exists()
+
+
+def test_a_thread_that_reads_a_command_which_has_ended_by_then_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = list[Callable[[], None]]()
+
+    class Late:
+        def __init__(self, target: Callable[[], None], daemon: bool) -> None:
+            late.append(target)
+
+        def start(self) -> None:
+            pass
+
+    def cut_short(line: str) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(threading, "Thread", Late)
+    with pytest.raises(SystemExit):
+        processes.run_tool(Command([sys.executable, "-c", "raise SystemExit('over')"]), Silent(), cut_short)
+    late.pop()()
 
 
 def test_a_program_that_is_not_there_is_told() -> None:
