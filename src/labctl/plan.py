@@ -87,6 +87,15 @@ class Plan:
         """Whether all its weights and engines are there. Raises LabError for one that is damaged."""
         return all(artifact.ready(workspace) for artifact in self.artifacts)
 
+    def require_templates(self, workspace: Workspace) -> Plan:
+        """Return the plan. Raises LabError: the lab's program names a folder of templates that is not there."""
+        for written in self.served.repository:
+            folder = workspace.templates(self.lab.folder, written)
+            if not (PurePosixPath(written).is_absolute() or folder.is_dir()):  # an exercise's is filled later
+                error = FileNotFoundError(f"there is no folder {folder}")
+                raise broken_lab(workspace, self.lab.folder, error, f'"{written}"')
+        return self
+
     def files(self) -> list[str]:
         """The rendered repository, file by file; where its templates are yet to be fetched, model by model.
 
@@ -122,9 +131,6 @@ def make_plan(workspace: Workspace, lab: Lab, name: str, options: Options, outpu
         raise broken_lab(workspace, lab.folder, nothing, f'"{name}"')
     served = replace(served, models=served.models or stack.models)
     templates = [workspace.templates(lab.folder, folder) for folder in served.repository]
-    for written, folder in zip(served.repository, templates, strict=True):
-        if not (PurePosixPath(written).is_absolute() or folder.is_dir()):  # an exercise's is filled later
-            raise broken_lab(workspace, lab.folder, FileNotFoundError(f"there is no folder {folder}"), f'"{written}"')
     serving = served.tensorrt_llm
     fetched = workspace.templates_cache / release.RELEASE if serving is not None and not options.templates else None
     of_release = options.templates or fetched

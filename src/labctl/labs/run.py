@@ -148,7 +148,8 @@ class _Rehearsal:
         self, stack: Stack, *, replicas: int | None = None, balance: str | None = None, **settings: Any
     ) -> Iterator[ServerOfRun]:
         options = replace(self.options, set=self._together(stack, settings))
-        make_plan(self.session.workspace, self.lab, stack.name, options).files()
+        plan = make_plan(self.session.workspace, self.lab, stack.name, options)
+        plan.require_templates(self.session.workspace).files()
         yield self
 
     def client(self, script: str, phase: str) -> None:

@@ -152,7 +152,7 @@ def render_stack(
     Raises:
         LabError: it cannot be rendered, the folder is not labctl's, or the server of a stack that is up reads it.
     """
-    plan = make_plan(session.workspace, lab, stack, options, output)
+    plan = make_plan(session.workspace, lab, stack, options, output).require_templates(session.workspace)
     folder, own, listener = plan.request.output, session.workspace.folder(stack), session.listener
     if output and folder.is_dir() and not all((path / repository.CONFIG).is_file() for path in folder.iterdir()):
         raise LabError(

@@ -55,7 +55,8 @@ class PlannedStack:
     @cached_property
     def plan(self) -> Plan:
         """Everything that follows from the lab and the options; made once. Raises LabError."""
-        return make_plan(self.session.workspace, self.lab, self.name, self.options)
+        plan = make_plan(self.session.workspace, self.lab, self.name, self.options)
+        return plan.require_templates(self.session.workspace)
 
     def with_options(self, options: Options) -> Self:
         """The same stack with these options and a new plan: weights that came since add their vocabulary to it."""
