@@ -5,6 +5,7 @@ has it, each in a batch of its own. Of four in two batches some share one, whate
 """
 
 PROMPTS = ("The fox", "My favourite food is", "Once upon a time", "In winter the", "I have lived in Seoul")
+ENOUGH = 3  # executions of several requests
 
 
 def check(trial):
@@ -12,14 +13,17 @@ def check(trial):
     lengths = [trial.rng.randint(60, 90), *(trial.rng.randint(12, 20) for _ in prompts[1:])]
     asked = list(zip(prompts, lengths, strict=True))
     first, *more = ask(trial, asked, at_once=False)
-    if waited_for(first, more) == lengths[0] and most_made(trial) <= 1:  # no loop: on a busy machine they came too late
+    apart = waited_for(first, more) == lengths[0] or together(trial) < ENOUGH
+    if apart and most_made(trial) <= 1:  # no loop: on a busy machine they came too late
         first, *more = ask(trial, asked, at_once=True)
     alone = trial.answers("simple-gpt2", asked, ignore_eos=True)
 
     waited, most = waited_for(first, more), most_made(trial)
     shared = sum(step.batch > 1 and step.more["passes"] == 1 for step in trial.steps("iterative-gpt2"))
-    if waited == lengths[0] and most <= 1 and shared >= 3:
-        raise trial.TooBusy("the first answer had ended before the other requests were there")
+    left = sum(step.more["left_out"] + step.more["held_up"] for step in trial.steps("iterative-gpt2"))
+    never_met = together(trial) < ENOUGH and not left
+    if most <= 1 and (never_met or (waited == lengths[0] and shared >= ENOUGH)):
+        raise trial.TooBusy("a request had ended before the next one was there")
     trial.expect(
         "tokens of the first answer before the second began",
         f"fewer than {lengths[0]}",
@@ -36,17 +40,16 @@ def check(trial):
     )
     trial.expect(
         "executions with one forward pass for several requests",
-        "at least 3",
+        f"at least {ENOUGH}",
         shared,
-        shared >= 3,
+        shared >= ENOUGH,
         "no two requests were in one step: does execute make a token for every request in the batch?",
     )
-    waited = sum(step.more["left_out"] + step.more["held_up"] for step in trial.steps("iterative-gpt2"))
     trial.expect(
         "requests that were in an execution and got no token",
         "0",
-        waited,
-        waited == 0,
+        left,
+        left == 0,
         "a request was handed to execute and got no token: make one for each request of the batch.",
     )
     right = [record.text == answer.text for record, answer in zip((first, *more), alone, strict=True)]
@@ -75,6 +78,11 @@ def waited_for(first, more):
     """Tokens of the first answer that came before any of the others began."""
     began = min(record.responses[0][0] for record in more)
     return sum(moment < began for moment, _ in first.responses)
+
+
+def together(trial):
+    """Executions in which several requests got a token."""
+    return sum(step.batch > 1 for step in trial.steps("iterative-gpt2"))
 
 
 def most_made(trial):
